@@ -69,7 +69,7 @@ class Text:
         return raw.decode()
 
 
-# The places of the digits and of the hyphens in a uuid as everybody writes it.
+# Positions of the digits and hyphens in a uuid in its usual form.
 _UUID_BYTES = 36
 _HYPHENS = np.array([8, 13, 18, 23])
 _DIGITS = np.delete(np.arange(_UUID_BYTES), _HYPHENS)
@@ -81,7 +81,7 @@ for _digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
 
 @dataclass(frozen=True, slots=True)
 class UuidText:
-    """A uuid in 36 characters; PostgreSQL's other spellings come through the doubt of the cursor."""
+    """A uuid in 36 characters; the cursor doubts PostgreSQL's other spellings."""
 
     type: SqlType = UUID
 

@@ -15,12 +15,11 @@ import pyarrow as pa
 
 from tidemill.types.model import Column
 
-# Avro, JSON and Protobuf: a longer message is an error. What is read one by one can take some 50 times the
-# memory of its bytes, while it is read.
+# Avro, JSON and Protobuf: a longer message is an error. Reading a message one by one can take some 50 times
+# its size in memory.
 MAX_MESSAGE_BYTES = 32 << 20
 
-# Of a message that cannot be decoded, so much is shown in its error: enough to recognise it, whatever its
-# size.
+# Excerpt of an undecodable message in its error: enough to recognise it, whatever its size.
 MAX_SHOWN_BYTES = 1024
 
 
@@ -49,13 +48,12 @@ _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 
 
 def legible(text: str) -> str:
-    """The text with what cannot be seen, or moves what is around it, as escapes: it stands in errors and
-    logs, on one line."""
+    """The text with invisible and layout characters escaped: it appears in errors and logs, on one line."""
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shortened(text: str) -> str:
-    """A text that quotes a message: what is too long loses its middle, for the end says in which field."""
+    """Shorten a text that quotes a message in the middle; the end names the field."""
     if len(text) <= MAX_SHOWN_BYTES:
         return text
     end = MAX_SHOWN_BYTES // 4

@@ -76,7 +76,7 @@ def split(record: str, delimiter: str) -> list[str]:
 
 
 def _quoted(record: str, at: int) -> tuple[str, int]:
-    """What is up to the closing quote, and the place behind it."""
+    """The text up to the closing quote, and the position after it."""
     pieces: list[str] = []
     while True:
         stop = record.find(_QUOTE, at)
@@ -119,8 +119,7 @@ class _Records:
         return places[inside]
 
     def sure(self) -> np.ndarray:
-        """The records whose fields are `columns`; what is wrong with the others, if it is, must be seen one
-        by one."""
+        """The records whose fields are `columns`; the others must be read one by one."""
         cuts = np.searchsorted(self._cuts, self._end) - np.searchsorted(self._cuts, self._start)
         sure = cuts == self._width - 1
         if len(self._breaks):

@@ -68,9 +68,9 @@ class Bytes:
 
 
 class MessageCursor:
-    """A place `pos` in each of some messages, which end at `end`; `pos <= end` always holds. `live`, where a
-    method takes it, tells which of them have the value at all: the others stay where they are, and what is
-    returned for them means nothing."""
+    """A position `pos` in each message, which ends at `end`; `pos <= end` always holds. `live`, where a
+    method takes it, marks the messages that have the value: the others do not advance, and their results are
+    meaningless."""
 
     __slots__ = ("bytes", "doubt", "end", "pos")
 
@@ -107,7 +107,7 @@ class MessageCursor:
         self.doubt |= wrong if live is None else wrong & live
 
     def skip(self, count: np.ndarray | int, live: np.ndarray | None = None) -> None:
-        """Go on by so many bytes, which are small enough not to overflow."""
+        """Advance by that many bytes, which are small enough not to overflow."""
         moved = self.pos + (count if live is None else live * count)
         over = moved > self.end
         if over.any():
@@ -116,7 +116,7 @@ class MessageCursor:
         self.pos = moved
 
     def varints(self, live: np.ndarray | None = None) -> np.ndarray:
-        """Numbers of 7 bits a byte, least first, the high bit telling that more come: uint64."""
+        """Numbers of 7 bits per byte, least significant first; the high bit marks continuation: uint64."""
         word = self.bytes.words[self.pos]
         stop = ~word & _CONTINUED
         last = stop & np.negative(stop)  # the high bit of the first byte that ends a number

@@ -13,8 +13,8 @@ from tidemill.decode.merge import merge
 
 
 class Gathered:
-    """Rows come as columns (`add`), one by one in their place (`replace`), or as errors (`fail`), which have
-    the last word. Rows of which nothing is said are null."""
+    """Rows are added as columns (`add`), replaced one by one (`replace`), or set to errors (`fail`), which
+    take precedence. All other rows are null."""
 
     def __init__(self, count: int, types: Sequence[pa.DataType]) -> None:
         self._count = count

@@ -23,8 +23,8 @@ from tidemill.types.json import canonical_json
 from tidemill.types.model import JSONB, Column
 
 PREFIX = "json deserialization error: "
-# Objects and arrays within each other. Python's parser goes as deep as its stack allows, which depends on who
-# calls: what a message says must not.
+# Maximum nesting of objects and arrays. The depth of Python's parser depends on the caller's stack; the
+# result for a message must not.
 MAX_DEPTH = 200
 # Shapes that are kept, the last used first; so many new ones are learned from a batch, which costs a look at
 # all of its messages each.

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 
 def repeated_keys(keys: pa.Array, counts: np.ndarray) -> np.ndarray:
-    """The rows that have a key twice. `keys` are those of all rows, `counts` tells how many each has."""
+    """The rows with duplicate keys. `keys` are those of all rows, `counts` the number per row."""
     if len(keys) == 0 or int(counts.max()) < 2:
         return np.zeros(0, dtype=np.int64)
     codes = keys.dictionary_encode().indices.fill_null(0).to_numpy(zero_copy_only=False)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 
 class Unreadable(Exception):
-    """A message is not what its schema says. Never leaves a decoder: it becomes the error of the message's
-    row. `path` names the field in which it was found."""
+    """A message does not match its schema. Never leaves a decoder: it becomes the error of the message's row.
+    `path` names the field with the error."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)

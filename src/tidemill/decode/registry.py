@@ -30,7 +30,7 @@ REQUEST_SECONDS = 10.0
 MAX_ANSWER_BYTES = 16 << 20
 # Schemas that one refers to, all together.
 MAX_REFERENCES = 500
-# Numbers remembered per registry. A topic has a few; beyond this the first are asked again.
+# Schema ids remembered per registry. A topic has a few; beyond this the oldest are requested again.
 MAX_REMEMBERED = 10_000
 
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
@@ -39,8 +39,8 @@ _NO_SCHEMA = 40403
 
 
 class RegistryError(TidemillError):
-    """The registry cannot be reached, refuses us, or does not know what is asked for. `status` is that of the
-    HTTP answer, None without one."""
+    """The registry is unreachable, refuses access, or does not know the requested item. `status` is that of
+    the HTTP answer, None without one."""
 
     sqlstate = "58000"
     transient = True
@@ -54,9 +54,9 @@ class RegistryError(TidemillError):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A schema as the registry has it. `references` are the schemas that it refers to, by the names that it
-    uses for them (types for Avro, files for Protobuf); those that they refer to are among them. `schema_id`
-    is None where the registry did not tell."""
+    """A schema as stored in the registry. `references` are the schemas that it refers to, directly or
+    indirectly, by the names that it uses for them (types for Avro, files for Protobuf). `schema_id` is None
+    if the registry did not return it."""
 
     schema_id: int | None
     kind: str
@@ -198,7 +198,7 @@ class Registry:
         else:
             connection = http.client.HTTPSConnection(host, port, timeout=REQUEST_SECONDS, context=self._tls)
         connection.connect()
-        # Time-outs of a socket begin anew with each byte: a server that sends one now and then needs an end.
+        # Socket time-outs restart with each byte: a server that sends slowly needs a deadline.
         alarm = threading.Timer(REQUEST_SECONDS, _hang_up, [connection.sock])
         alarm.daemon = True
         alarm.start()
@@ -288,7 +288,7 @@ def _hang_up(sock: socket.socket) -> None:
 
 
 def _message(raw: bytes) -> tuple[str | None, int | None]:
-    """What the registry says, and its code."""
+    """The registry's message, and its code."""
     try:
         body = json.loads(raw)
     except ValueError:

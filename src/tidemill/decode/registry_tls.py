@@ -27,7 +27,7 @@ def context(authority: str | None, certificate: str | None, key: str | None) -> 
     if certificate is not None and key is not None:
         try:
             with _file(f"{certificate}\n{key}\n") as path:
-                # A key with a pass phrase is refused; without a word of ours it would be asked for here.
+                # A key with a pass phrase is refused; otherwise OpenSSL would prompt for it here.
                 made.load_cert_chain(path, password="")
         except (ssl.SSLError, ValueError):
             raise InvalidValue(
@@ -42,7 +42,7 @@ def context(authority: str | None, certificate: str | None, key: str | None) -> 
 
 @contextmanager
 def _file(text: str) -> Generator[str]:
-    """The path of a file with the text, that nobody else can read, while it is needed."""
+    """The path of a private file with the text, while it is needed."""
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(text)

@@ -22,13 +22,13 @@ from tidemill.decode.stream import stream_shape
 from tidemill.errors import InvalidValue, UndefinedObject, Unsupported, WrongObjectType
 from tidemill.types.model import Column
 
-# Columns of a CSV record: what a table may have in PostgreSQL.
+# Columns of a CSV record: PostgreSQL's limit for a table.
 MAX_CSV_COLUMNS = 1600
 
 
 @dataclass(frozen=True, slots=True)
 class FormatResolution:
-    """`format` goes into the catalog. In it `registry` is what the caller gave for it."""
+    """`format` is stored in the catalog. Its `registry` is what the caller passed."""
 
     format: dict[str, Any]
     columns: tuple[Column, ...]

@@ -30,7 +30,7 @@ _TOKEN = re.compile(
     r'[ ]*(?:([{}\[\],:])|("(?:[^"\\\x00-\x1f]|\\["\\nrtbf])*")|(-?[0-9][0-9.eE+-]*|true|false|null))',
     re.ASCII,
 )
-# Where a value stands in the output.
+# Position of a value in the output.
 _Piece = str | int
 
 
@@ -198,7 +198,7 @@ def _escaped(slashes: np.ndarray) -> np.ndarray:
 
 
 class _Walk:
-    """A place in each document, moved over literals and values; `good` tells where all was as it should."""
+    """A position in each document, advanced over literals and values; `good` marks the matches."""
 
     def __init__(self, documents: Documents, rows: np.ndarray) -> None:
         self._documents = documents
@@ -231,7 +231,7 @@ class _Walk:
         return bool(self.good.any())
 
     def value(self, following: bytes, *, last: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Go over a value, which `following` is behind: where what is kept of it starts and stops."""
+        """Advance over a value that `following` ends; returns the start and end of the kept text."""
         start = np.where(self.good, self.pos, PAD)
         quoted = self._octets[start] == ord('"')
         stop = np.where(quoted, self._closing(), self._bare_stop(start, following, last=last))
@@ -246,8 +246,8 @@ class _Walk:
         return start, stop
 
     def _bare_stop(self, start: np.ndarray, following: bytes, *, last: bool) -> np.ndarray:
-        """Where a value ends that is no string, if `following` is behind it: told by the document's end, by
-        the next quote, or by the next such byte (which no value has that is no string)."""
+        """The end of a non-string value before `following`: the end of the document, the next quote, or the
+        next such byte (which a non-string value never contains)."""
         if last:
             return self.end - len(following)
         if b'"' in following:

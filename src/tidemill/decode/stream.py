@@ -45,8 +45,8 @@ DATA = (Column("data", JSONB),)
 
 @dataclass(frozen=True, slots=True)
 class StreamShape:
-    """What a format says of its stream: the columns of its data, whether statements have digests of them,
-    and the kind of its times (`cdcv2.times`)."""
+    """Properties of a stream's format: the columns of its data, whether statements have digests of them, and
+    the kind of its times (`cdcv2.times`)."""
 
     columns: tuple[Column, ...]
     digests: bool
@@ -67,7 +67,7 @@ class StreamDecoder(Protocol):
 
 
 def stream_shape(format_: Mapping[str, Any]) -> StreamShape:
-    """Raises what is wrong with the format, or with its schema."""
+    """Raises for an invalid format or schema."""
     kind = _kind(format_.get("components"))
     match format_:
         case {"format": "avro", "schema": schema}:
@@ -138,7 +138,7 @@ def _avro_shape(text: str, kind: int) -> StreamShape:
 
 
 def _spaced(data: dict[str, Any], update: dict[str, Any]) -> dict[str, Any]:
-    """The record by itself, in the namespace that it stood in."""
+    """The record alone, in its original namespace."""
     return data if "namespace" in data else {**data, "namespace": update.get("namespace", "")}
 
 

@@ -26,8 +26,8 @@ TOMBSTONE_COLUMN = "mz_tombstone"  # bool: the record deletes its key (keyed out
 # list<int32>: positions of columns whose value the upstream did not send because it did not change; -1 - p
 # for a jsonb column p that only lacks members (`decode.debezium.placeholders`). Only in batches that need it.
 UNAVAILABLE_COLUMN = "mz_unavailable"
-# binary, a hidden column of relations whose records can fail: which slot of errors a row stands in. Null for
-# rows of keys that could be read.
+# binary, a hidden column of relations whose records can fail: the error slot of a row. Null for rows of
+# readable keys.
 KEY_SLOT_COLUMN = "mz_key"
 # bool: the record says nothing of a key; it empties the relation. Only in batches that have any.
 TRUNCATE_COLUMN = "mz_truncate"
@@ -36,20 +36,20 @@ TRUNCATE_COLUMN = "mz_truncate"
 STREAM_TIME_COLUMN = "mz_stream_time"
 
 
-# What the catalog keeps of a source (`definition`).
+# The stored definition of a source (`definition`).
 Definition: TypeAlias = dict[str, Any]
 
 
 class UpstreamError(TidemillError):
-    """The upstream is not what it should be, or cannot be reached. It stalls this source alone, which is
-    tried again. `permanent`: no attempt can succeed unless somebody acts; queries do not wait for it."""
+    """The upstream is unreachable or not as expected. Stalls only this source, which is retried. `permanent`:
+    no attempt can succeed without intervention; queries do not wait for it."""
 
     sqlstate = "58000"
     permanent: bool = False
 
 
 class UpstreamLost(UpstreamError):
-    """The upstream is no longer the one that was read, or has lost what was read of it."""
+    """The upstream was replaced, or has lost data that was read."""
 
     permanent = True
 
@@ -79,7 +79,7 @@ class Gauge:
 
     @property
     def remap_desc(self) -> RelationDesc:
-        """What the remap shard keeps; the value is in its diffs, as increments."""
+        """Contents of the remap shard; the value is in its diffs, as increments."""
         return RelationDesc(() if self.partition is None else (self.partition,))
 
     @property
@@ -93,9 +93,9 @@ EVENTS = Gauge(Column("offset", UINT8, nullable=False))
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """What is known of a CDCv2 stream before it is read: the kind of its times (`cdcv2.times`), whether its
-    statements have digests of the columns that the output has, and the words that tell where a record is,
-    before its partition and before its offset."""
+    """Properties of a CDCv2 stream that are known before it is read: the kind of its times (`cdcv2.times`),
+    whether its statements have digests of the columns of the output, and the words for the position of a
+    record, before its partition and before its offset."""
 
     kind: int = 0
     digests: bool = False
@@ -107,8 +107,8 @@ class StreamSpec:
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What a record of a CDCv2 stream says that is no update: a progress statement, or (as text) why it
-    cannot be read."""
+    """The content of a CDCv2 record other than updates: a progress statement, or (as text) why it cannot be
+    read."""
 
     offset: int
     said: Progress | str
@@ -176,7 +176,7 @@ MAX_BATCH_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """What one binding may cover: what a tick can read, hold and write without missing the next."""
+    """Limits of one binding: what a tick can read, hold and write without missing the next."""
 
     records: int = 1_000_000
 
@@ -205,7 +205,7 @@ class UpstreamSource(ABC):
     # (which of all topics of a name it reads). They are kept before anything is bound, and then taken away.
     learned: Mapping[str, Any] | None = None
 
-    # What is missing upstream before there is anything to read, in words; as of the last look.
+    # What is missing upstream before reading can begin, as text; as of the last check.
     waits: str | None = None
 
     @abstractmethod
@@ -228,11 +228,11 @@ class UpstreamSource(ABC):
         return {}
 
     def confirm(self, marks: Mapping[str, str]) -> None:  # noqa: B027 - most have no marks
-        """The range was read and is about to be committed: is it still what was marked? Raises SourceError,
-        and then it is marked and read again."""
+        """The range was read and is about to be committed: checks that it still matches its marks. Raises
+        SourceError; then it is marked and read again."""
 
     def recall(self, bound: Offsets, marks: Mapping[str, str]) -> None:  # noqa: B027 - as above
-        """Once, before the first look: what was bound before, and the marks that were kept of it."""
+        """Called once, before the first check: the earlier bindings, and their stored marks."""
 
     def cut(self, lower: Offsets, upper: Offsets, limits: ReadLimits) -> Offsets:
         """The frontier, at most `upper`, that one binding after `lower` should cover: all of it within the

@@ -60,7 +60,7 @@ class Offsets:
         return ", ".join(f"{p}: {v}" for p, v in sorted(self._values.items(), key=lambda i: str(i[0])))
 
     def increments(self, since: Offsets) -> dict[PartitionKey, int]:
-        """What was added per partition since an earlier frontier; only what moved."""
+        """Records added per partition since an earlier frontier; only partitions that changed."""
         if not since <= self:
             raise Internal(f"a frontier went back from {since} to {self}")
         return {p: v - since[p] for p, v in self._values.items() if v != since[p]}
@@ -72,5 +72,5 @@ class Offsets:
         return Offsets(values)
 
     def records_since(self, since: Offsets) -> int:
-        """How many numbers lie between, over all partitions."""
+        """The number of offsets between both, over all partitions."""
         return sum(self.increments(since).values())

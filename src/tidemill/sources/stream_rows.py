@@ -33,8 +33,8 @@ DECODE_ERROR = "Decode error: "
 
 
 def stream_output(spec: Mapping[str, Any], words: tuple[str, str]) -> OutputDefinition:
-    """The output of a definition with ENVELOPE MATERIALIZE (`name`, `value`); `words` tell where a record is
-    (`StreamSpec`). Raises what is wrong with it."""
+    """The output of a definition with ENVELOPE MATERIALIZE (`name`, `value`); `words` describe the position
+    of a record (`StreamSpec`). Raises for an invalid one."""
     shape = stream_shape(spec["value"])
     stream = StreamSpec(shape.kind, shape.digests, words)
     return OutputDefinition(spec["name"], RelationDesc(shape.columns), stream=stream)
@@ -57,8 +57,8 @@ class StreamRows:
     def make(
         self, partition: PartitionKey, offsets: Sequence[int], messages: Sequence[bytes | None], size: int
     ) -> Iterator[SourceBatch]:
-        """What the records say, of which the messages are the values. They and their `size` are counted with
-        the first batch."""
+        """The statements of the records whose values are the messages. The records and their `size` are
+        counted with the first batch."""
         origins = _told_apart([self._stream.place(partition, offset) for offset in offsets])
         there = [i for i, message in enumerate(messages) if message is not None]
         said = self._decoder.decode([messages[i] or b"" for i in there], [origins[i] for i in there])

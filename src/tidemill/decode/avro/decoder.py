@@ -32,7 +32,7 @@ MAGIC = 0
 
 
 class WriterSchemas(Protocol):
-    """Where the schemas of framed messages come from."""
+    """Source of the schemas of framed messages."""
 
     def schema_text(self, schema_id: int) -> str:
         """The schema's JSON, references inlined. Raises what stalls the source."""

@@ -20,7 +20,8 @@ from tidemill.decode.numbers import (
 )
 from tidemill.types.model import UUID
 
-# What a number counts, and in which unit: within a family the writer's unit is turned into the reader's.
+# What a number counts, and its unit: within a family the unit of the writer is converted to that of the
+# reader.
 _TIMES = {
     "date": ("date", "days"),
     "time-millis": ("time", "millis"),

@@ -24,7 +24,7 @@ from tidemill.types.model import BOOL
 
 
 class ReadNode(ABC):
-    # The storage type of what is read.
+    # The storage type of the result.
     type: pa.DataType
     # The fewest bytes that a value takes: bounds the number of items that a message can have.
     least: int
@@ -46,7 +46,7 @@ class ReadNode(ABC):
 
 
 class Leaf(ReadNode):
-    """A node that can also leave out messages that have no value: `live` tells which have one."""
+    """A node that can skip messages without a value: `live` marks those that have one."""
 
     @abstractmethod
     def read_live(self, cursor: MessageCursor, live: np.ndarray | None) -> pa.Array: ...
@@ -222,7 +222,7 @@ class ConstantNode(ReadNode):
 
 
 class SchemaRefused(ReadNode):
-    """What the writer may write and the reader's schema has no room for: an error where it occurs."""
+    """A type that the writer may write and the reader's schema cannot represent: an error where it occurs."""
 
     least = 0
 

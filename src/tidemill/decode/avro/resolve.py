@@ -91,7 +91,7 @@ def _from_union(writer: Union, reader: Schema) -> ReadNode:
 
 
 def _into_union(writer: Schema, reader: Union) -> ReadNode:
-    """To the reader's branch of the same type if it is there, else to the first that can take it."""
+    """To the reader's branch of the same type if it exists, else to the first compatible one."""
     alike = [branch for branch in reader.branches if _is_alike(writer, branch)]
     for branch in (*alike, *reader.branches):
         if isinstance(writer, Named) and not _is_alike(writer, branch):

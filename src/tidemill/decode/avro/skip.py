@@ -25,13 +25,13 @@ from tidemill.decode.avro.schema import (
 from tidemill.decode.binaries import Raw
 from tidemill.decode.numbers import LONG
 
-# Nobody sees what is skipped.
+# Skipped values are not read.
 _UNSEEN = pa.null()
 _WIDTHS = {"boolean": 1, "float": 4, "double": 8}
 
 
 def skipping(writer: Schema) -> ReadNode | None:
-    """None for a type that contains itself: how deep it goes only the message tells."""
+    """None for a type that contains itself: only the message determines its depth."""
     match writer:
         case Primitive("null"):
             return Nothing(_UNSEEN)

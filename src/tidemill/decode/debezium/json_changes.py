@@ -60,7 +60,7 @@ class JsonChanges:
         )
 
     def _complaint(self, value: bytes, error: ValueError | RecursionError) -> str:
-        """Why a message is no change; of what is no JSON the decoder tells it as in any other source."""
+        """Why a message is not a change. The decoder reports invalid JSON, as in any other source."""
         if isinstance(error, _NoAfter):
             return MISSING_AFTER
         said = self._decoder.decode(pa.array([value], pa.binary())).errors

@@ -13,8 +13,8 @@ from tidemill.types.model import DATE, JSONB, TIME, TIMESTAMP, TIMESTAMPTZ, UUID
 
 @dataclass(frozen=True, slots=True)
 class LogicalType:
-    """`base` is the Avro type below it; on another one the name means nothing. `counts`: of a number, what it
-    counts and in which unit."""
+    """`base` is the underlying Avro type; on another one the name has no meaning. `counts`: the unit of a
+    number."""
 
     base: str
     type: SqlType

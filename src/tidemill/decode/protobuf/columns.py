@@ -117,5 +117,5 @@ def is_map(field: Any) -> bool:
 
 
 def is_nullable(field: Any) -> bool:
-    """What can be told to be absent. Without presence an absent field is its type's zero."""
+    """Whether absence can be detected. Without presence an absent field is its type's zero."""
     return bool(field.has_presence and not field.is_required)

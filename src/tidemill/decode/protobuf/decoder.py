@@ -74,7 +74,7 @@ class ProtobufDecoder:
     def _read_again(
         self, messages: pa.Array, rows: np.ndarray, framed: np.ndarray, gathered: Gathered
     ) -> None:
-        """By Protobuf's own parser; `framed` tells how many bytes each frame takes."""
+        """Uses Protobuf's own parser; `framed` is the number of bytes of each frame."""
         raws = messages.take(pa.array(rows)).to_pylist()
         for row, raw, behind in zip(rows.tolist(), raws, framed.tolist(), strict=True):
             try:

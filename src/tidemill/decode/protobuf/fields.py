@@ -186,7 +186,7 @@ def _record(inner: MessageField) -> FinishSpans:
 
 
 def _doubted(target: pa.DataType) -> FinishSpans:
-    """What is not read by columns."""
+    """Fields that are not read by columns."""
 
     def finish(
         cursor: MessageCursor, start: np.ndarray, _stop: np.ndarray, live: np.ndarray | None
@@ -200,7 +200,7 @@ def _doubted(target: pa.DataType) -> FinishSpans:
 def _within(
     inner: MessageField, target: pa.DataType, make: Callable[[MessageCursor, list[pa.Array]], pa.Array]
 ) -> FinishSpans:
-    """Messages within messages: the fields of those that are there, made one column."""
+    """Nested messages: the fields of the existing ones, as one column."""
 
     def finish(
         cursor: MessageCursor, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None

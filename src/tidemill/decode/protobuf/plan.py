@@ -31,7 +31,7 @@ from tidemill.types.model import Column, record
 # costs some 50 us, however few messages take part.
 FREE_STEPS = 32
 NARROW_STEP = 64
-# Tags below this are counted to tell which there are; larger ones (field numbers from 256 on) are sorted.
+# Tags below this are counted; larger ones (field numbers from 256 on) are sorted.
 _SMALL_TAGS = 2048
 
 

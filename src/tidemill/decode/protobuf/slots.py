@@ -56,9 +56,9 @@ def varint_bytes(values: np.ndarray) -> np.ndarray:
 
 
 class FieldSlot(ABC):
-    # The wire types in which the field comes.
+    # The wire types of the field.
     wires: tuple[int, ...]
-    # Which messages have it, of a field that is there at most once.
+    # The messages that have the field, if it occurs at most once.
     seen: np.ndarray
 
     @abstractmethod
@@ -71,7 +71,7 @@ class FieldSlot(ABC):
 
 
 class OneNumber(FieldSlot):
-    """A number that is there once or not. Without `presence` an absent one is zero."""
+    """A singular number. Without `presence` an absent one is zero."""
 
     def __init__(self, count: int, wire: int, finish: Finish, *, presence: bool) -> None:
         self.wires = (wire,)
@@ -119,7 +119,7 @@ class _Many(FieldSlot):
         self._rows: list[np.ndarray] = []
 
     def _ordered(self) -> tuple[np.ndarray, np.ndarray]:
-        """The offsets of the lists, and the order that puts the items of each row together, as they came."""
+        """The offsets of the lists, and the order that groups the items of each row, in order of arrival."""
         rows = np.concatenate([*self._rows, np.zeros(0, dtype=np.int64)])
         counts = np.bincount(rows, minlength=self._count)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -166,7 +166,7 @@ class ManyNumbers(_Many):
     def _packed_varints(
         self, bytes_: Bytes, start: np.ndarray, stop: np.ndarray, part: MessageCursor, rows: np.ndarray
     ) -> None:
-        """Numbers end with the bytes below 128: they tell where the next begins."""
+        """Numbers end with the bytes below 128, which mark where the next one begins."""
         lengths = stop - start
         long = lengths > MAX_PACKED_BYTES
         part.doubt |= long

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-# What is read at once.
+# Bytes per read.
 _READ = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What the file system says of a file. Whoever writes to a file, or puts another in its place, changes
-    it, as far as the file system keeps such times; and so does some that changes nothing."""
+    """The file system's metadata of a file. It changes when a file is written or replaced, as far as the file
+    system keeps such times, and sometimes without a change of contents."""
 
     size: int
     modified: int

@@ -20,7 +20,7 @@ from tidemill.decode.contract import MAX_MESSAGE_BYTES
 from tidemill.errors import InvalidValue
 
 MAGIC = b"Obj\x01"
-# Of an Avro file: what is said before its first block. Schemas are some kilobytes.
+# Limit for the header of an Avro file. Schemas are some kilobytes.
 MAX_HEADER_BYTES = 16 << 20
 # A block of an Avro file: writers cut them at some tens of kilobytes.
 MAX_BLOCK_BYTES = 256 << 20

@@ -24,7 +24,7 @@ from tidemill.sources.contract import (
 from tidemill.sources.files.form import MAGIC, Broken, Found, avro_header, lines, records
 from tidemill.sources.stream_rows import DECODE_ERROR, StreamRows
 
-# How it is told where a message is (`contract.Stream`).
+# How the position of a message is described (`contract.Stream`).
 WORDS = ("file ", ", byte ")
 # What offsets count.
 KIB = 1024
@@ -94,7 +94,7 @@ def _messages(file: BinaryIO, piece: SourcePiece, output: str) -> tuple[Iterator
             return records(file, header, lower, upper), header.schema
         except InvalidValue as e:
             why = words(e)
-    # Only who reads the beginning tells of it.
+    # Only the reader of the beginning reports it.
     return iter([(0, Broken(why))] if lower == 0 else []), None
 
 

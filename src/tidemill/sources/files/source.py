@@ -43,14 +43,14 @@ MAX_FILES = 100_000
 # What one binding covers: some seconds of work, held by no task as a whole. Its digest takes some tenths of a
 # second on the driver, which reads it first.
 BINDING_KIB = 256 << 10
-# What a task reads of a large file: some tenths of a second.
+# Size of the piece of a large file that a task reads: some tenths of a second.
 PIECE_KIB = 4 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a file: its stamp (None where only `kibs` is known, how much of it was bound), and the
-    marks of what was read."""
+    """State of a file: its stamp (None where only `kibs`, the bound length, is known), and the marks of the
+    data read."""
 
     stamp: Stamp | None
     kibs: int = 0
@@ -76,9 +76,9 @@ class FilesSource(UpstreamSource):
         self._folder = below_root(files_root, definition["path"])
         self.outputs = (stream_output(spec, WORDS),)
         self._reader = FilesReader(str(self._folder), json.dumps(spec, sort_keys=True))
-        # Each file as it was when it was last seen to be what it should be.
+        # Each file at its last successful check.
         self._known: dict[str, Known] = {}
-        # What is known to be wrong, as it was looked at: it is not read again and again.
+        # Known errors, with the state that was checked, so a file is not read repeatedly.
         self._wrong: dict[str, Stamp] = {}
 
     def recall(self, bound: Offsets, marks: Mapping[str, str]) -> None:
@@ -108,7 +108,7 @@ class FilesSource(UpstreamSource):
         return Offsets({name: _kib(stamp.size) for name, stamp in files.items()})
 
     def _look_into(self, touched: Sequence[str], files: Mapping[str, Stamp]) -> None:
-        """Whether files that were touched hold what was read of them: some now, more with the next look.
+        """Check that touched files still hold the data that was read: some now, more with each further check.
         Raises SourceError."""
         room = BINDING_KIB * KIB
         for name in touched:
@@ -166,8 +166,8 @@ class FilesSource(UpstreamSource):
         return self._reader
 
     def cut(self, lower: Offsets, upper: Offsets, limits: ReadLimits) -> Offsets:
-        """One file after the other, in the order of their names: writers name them in the order in which
-        they were written, and what is read in that order waits the least."""
+        """One file after the other, ordered by name: writers name files in writing order, and reading in that
+        order waits least."""
         room = min(limits.records, BINDING_KIB)
         values = lower.as_dict()
         for name, more in sorted(upper.increments(lower).items(), key=lambda item: str(item[0])):
@@ -201,8 +201,8 @@ def _changed(name: str, detail: str, kind: type[UpstreamError] = UpstreamLost) -
 
 
 def found_in(folder: Path) -> Iterator[tuple[str, Stamp]]:
-    """The files by their paths from the folder on, and what the system says of them. A folder that
-    is not there (yet) has none. Raises SourceError, LimitExceeded."""
+    """The files by their paths relative to the folder, with their metadata. A missing folder has no files.
+    Raises SourceError, LimitExceeded."""
     count = 0
     waiting = [""]
     while waiting:

@@ -69,7 +69,7 @@ class AuctionReader:
         for first, end in windows(piece):
             if first == 0:
                 yield from self._fixed()
-            # Auctions and bids have numbers of their own, from 0; those below an event are counted.
+            # Auctions and bids are numbered separately, from 0; these functions count those below an event.
             opened, opens = _auctions_before(first), _auctions_before(end)
             made, makes = _bids_before(first), _bids_before(end)
             if opened < opens:
@@ -101,7 +101,7 @@ class AuctionReader:
         ]
 
     def _bids(self, numbers: np.ndarray) -> list[pa.Array]:
-        """Bid b stands in the cycle b // 9, behind that cycle's auction."""
+        """Bid b is in the cycle b // 9, after the auction of that cycle."""
         cycle = numbers // np.uint64(CYCLE - 1)
         events = numbers + cycle + np.uint64(2)
         # In the beginning there are fewer auctions than may be open.

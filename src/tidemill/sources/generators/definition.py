@@ -53,7 +53,7 @@ def open_generator(definition: Mapping[str, Any], files_root: str) -> UpstreamSo
 
 
 def _complete(generator: GeneratorKind, definition: Mapping[str, Any]) -> Definition:
-    """The definition, checked, with the defaults of options that came after it was written."""
+    """The checked definition, with the defaults of options that are newer than it."""
     options = {option.field: option for option in generator.options}
     unknown = definition.keys() - options.keys() - {"kind", "generator", "started"}
     if unknown:

@@ -31,8 +31,8 @@ def draws(state: int, numbers: np.ndarray) -> np.ndarray:
 
 
 def below(numbers: np.ndarray, bound: int) -> np.ndarray:
-    """Draws brought into [0, bound), as uint64. Division by one number is much faster in numpy than the
-    remainder. The first values are likelier by bound / 2^64, which nobody will see."""
+    """Draws reduced to [0, bound), as uint64. Division by one number is much faster in numpy than the
+    remainder. The first values are more likely by a negligible bound / 2^64."""
     by = np.uint64(bound)
     return numbers - numbers // by * by
 

@@ -101,8 +101,8 @@ class KeyValueReader:
         return (parts < np.uint64(self.tombstones)) & (events >= np.uint64(self.snapshot))
 
     def _values(self, first: int, end: int, deleted: np.ndarray) -> pa.Array:
-        """The words of all values are one stretch of a stream. A tombstone has the empty value: the column
-        is NOT NULL, and nobody looks at it."""
+        """The words of all values are one stretch of a stream. A tombstone has the empty value: the column is
+        NOT NULL, and the value is not read."""
         words = -(-self.value_size // 8)
         numbers = np.arange((end - first) * words, dtype=np.uint64)
         numbers += np.uint64(first * words % 2**64)

@@ -34,7 +34,7 @@ from tidemill.types.arrow import DIFF_COLUMN, storage_schema
 # What one binding may cover, where the rows are so large that the limit on records does not bound it: what a
 # tick's job can write in about a second.
 MAX_BINDING_BYTES = 256 * 2**20
-# What a batch may hold, where the rows are large.
+# Limit of a batch with large rows.
 MAX_BATCH_BYTES = 8 * 2**20
 
 
@@ -102,7 +102,7 @@ def windows(piece: SourcePiece, rows_per_event: int = 1, row_bytes: int = 1) -> 
 
 
 def batch_schema(output: OutputDefinition, *, diffs: bool = False) -> pa.Schema:
-    """What a batch of the output holds: its columns, then those that the contract adds."""
+    """The columns of a batch: those of the output, then those that the contract adds."""
     schema = storage_schema(output.desc)
     if output.key is not None:
         schema = schema.append(pa.field(OFFSET_COLUMN, pa.int64(), nullable=False))

@@ -50,7 +50,7 @@ class GeneratorOption:
 
     @property
     def field(self) -> str:
-        """What the definition calls it."""
+        """The name in the definition."""
         return self.name.lower().replace(" ", "_")
 
     def accept(self, value: object) -> OptionValue:
@@ -122,8 +122,8 @@ def envelope(*choices: str) -> GeneratorOption:
 def checked(
     generator: str, options: Sequence[GeneratorOption], given: Mapping[str, Any]
 ) -> dict[str, OptionValue]:
-    """What was given, with the defaults of what was not, by field. Raises SyntaxError_ for an option that
-    does not exist and InvalidValue for one that is missing or not in its range."""
+    """The given options and the defaults of the others, by field. Raises SyntaxError_ for an unknown option
+    and InvalidValue for one that is missing or out of range."""
     by_name = {option.name: option for option in options}
     for name in given:
         if name not in by_name:

@@ -32,24 +32,24 @@ _BROKERS = "brokers"
 
 _COMMON: dict[str, str | int] = {
     "client.id": "tidemill",
-    # Everything worth telling comes as an error; the log goes to stderr unasked.
+    # Relevant problems are reported as errors; the log would go to stderr.
     "log_level": 0,
     "allow.auto.create.topics": "false",
     # Small requests must not wait for each other.
     "socket.nagle.disable": "true",
-    # A broker that came back is found within a second.
+    # A broker that is available again is found within a second.
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1000,
     # Brokers may ask clients for measurements; ours are our own.
     "enable.metrics.push": "false",
 }
 
-# Complaints that are kept: the latest tell what is the matter, and one that is repeated is kept once.
+# Number of complaints kept: the latest show the cause, and repetitions are kept once.
 MAX_COMPLAINTS = 16
 
 
 class Unreachable(UpstreamError):
-    """The brokers cannot be reached or do not let us in. It may pass without anybody touching the source."""
+    """The brokers are unreachable or refuse access. May resolve without a change of the source."""
 
     transient = True
 
@@ -74,7 +74,7 @@ def configuration(connection: Mapping[str, Any]) -> dict[str, str | int]:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What librdkafka told: its code, and a text that names the broker."""
+    """A report of librdkafka: its code, and a text that names the broker."""
 
     code: int
     text: str
@@ -97,7 +97,7 @@ class Complaints:
                 del self._kept[:-MAX_COMPLAINTS]
 
     def clear(self) -> None:
-        """What was told before says nothing of what comes."""
+        """Earlier reports do not apply to later calls."""
         with self._lock:
             self._kept.clear()
 
@@ -122,12 +122,12 @@ def refused(complaints: Sequence[Complaint]) -> bool:
 
 
 def _of_tls(complaint: Complaint) -> bool:
-    # A certificate that is missing is told after the handshake, as a connection that broke.
+    # A missing certificate is reported after the handshake, as a broken connection.
     return complaint.code == _TLS or "SSL routines" in complaint.text
 
 
 def explain(complaints: Sequence[Complaint], brokers: str, instead: str) -> UpstreamError:
-    """The error of a call that failed, by what was told meanwhile; `instead` is what the call itself said."""
+    """The error of a failed call, explained by the reports during it; `instead` is the call's own message."""
     for complaint in reversed(complaints):
         if complaint.code in _REFUSED:
             return Unreachable(

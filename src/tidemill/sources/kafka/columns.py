@@ -24,7 +24,7 @@ _WINDOW_BITS = 30
 
 
 class _Interface:
-    """numpy's protocol for memory that somebody else owns."""
+    """numpy's protocol for memory with another owner."""
 
     def __init__(self, address: int, count: int, kind: str) -> None:
         self.__array_interface__ = {"shape": (count,), "typestr": kind, "data": (address, True), "version": 3}

@@ -29,11 +29,10 @@ from tidemill.sources.kafka.client import Complaint, Unreachable, configuration,
 from tidemill.sources.kafka.messages import TopicMessages
 from tidemill.sources.kafka.native import PARTITION_EOF, Consumer, NativeError, Taken
 
-# What a batch holds when messages are large; the last lot taken may go beyond it, by at most what a client
-# reads ahead.
+# Limit of a batch with large messages; the last lot may exceed it, by at most what a client prefetches.
 MAX_BATCH_BYTES = 8 << 20
-# What a client reads ahead: two to three fetches are on their way while one is decoded. More is for nothing
-# when the range ends, and each client may hold as much.
+# Prefetch size of a client: two to three fetches are in flight while one is decoded. More is wasted when the
+# range ends, and each client may hold as much.
 _AHEAD_KBYTES = 16 << 10
 _AHEAD_MESSAGES = 10_000
 _FETCH_BYTES = 1 << 20
@@ -41,14 +40,14 @@ _FETCH_BYTES = 1 << 20
 MAX_MESSAGE_BYTES = 256 << 20
 
 # Clients that are kept, least recently used last: sources mostly share a few connections. Each has some
-# threads and what it reads ahead.
+# threads and its prefetched data.
 MAX_KEPT = 8
 
-# How long one wait is, and after which silence it is told that we still wait, so that the task's deadline
+# Duration of one wait, and the silence after which we report that we still wait, so that the task's deadline
 # counts.
 _WAIT_MS = 100
 BEAT_SECONDS = 0.5
-# A range whose records are known to be there and do not come for so long is given up; the tick tries again.
+# A range is given up when its records exist but do not arrive for this long; the tick retries.
 STALL_SECONDS = 10.0
 _LOOK_UP_MS = 500
 _REQUEST_MS = 5000
@@ -94,7 +93,7 @@ _OF_THE_GROUP = frozenset((KafkaError.GROUP_AUTHORIZATION_FAILED,))
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of a record beside its key, value and offset: each costs some."""
+    """Fields to read beside key, value and offset; each has a cost."""
 
     timestamps: bool = False
     headers: bool = False
@@ -118,8 +117,8 @@ def settings_of(connection: Mapping[str, Any], group_prefix: str | None) -> dict
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The records [lower, upper) of a partition. `from_start`: none before `lower` was ever asked for, so
-    that reading begins with the first record that the partition has, should that come later."""
+    """The records [lower, upper) of a partition. `from_start`: no earlier record was ever requested, so
+    reading begins with the first record of the partition, even if that is later."""
 
     topic: str
     partition: int
@@ -130,7 +129,7 @@ class Range:
 
 def read_range(settings: Mapping[str, str | int], of: Range, wanted: Wanted) -> Iterator[RecordBatchBuffer]:
     """Exactly the records of the range, in order, in lots that fit into a batch; `STILL_WAITING` when none
-    came for a while. Raises SourceError."""
+    arrived for a while. Raises SourceError."""
     if of.lower >= of.upper:
         return
     brokers = str(settings["bootstrap.servers"])
@@ -163,7 +162,7 @@ def _found(consumer: Consumer, of: Range) -> Iterator[RecordBatchBuffer]:
 
 
 def _still_there(consumer: Consumer, of: Range) -> None:
-    """Ask whether the topic is there: librdkafka waits for one that was deleted."""
+    """Check that the topic exists: librdkafka waits for a deleted one."""
     try:
         consumer.look_up(of.topic, of.partition, _LOOK_UP_MS)
     except NativeError as e:
@@ -248,7 +247,7 @@ class _Gathered:
             self._headers.append(taken.headers(rows))
 
     def out(self) -> RecordBatchBuffer:
-        """What was gathered; it is forgotten."""
+        """Return the gathered data and clear it."""
         messages = TopicMessages(
             self._of.partition,
             pa.concat_arrays(self._keys),
@@ -272,7 +271,7 @@ _idle_lock = threading.Lock()
 
 @contextmanager
 def _kept(settings: Mapping[str, str | int]) -> Generator[Consumer]:
-    """A client that nobody else uses meanwhile. One with which something went wrong is not used again."""
+    """A client for exclusive use. After an error the client is discarded."""
     key = (os.getpid(), *sorted(settings.items()))
     with _idle_lock:
         idle = _idle.get(key)
@@ -324,8 +323,8 @@ def _failure(consumer: Consumer, of: Range, error: NativeError, brokers: str) ->
 
 
 def _gone(consumer: Consumer, of: Range) -> UpstreamError:
-    """The broker said that the range is outside of what the partition has. One that was busy has said so of a
-    range that it had: whoever gives up for good looks first."""
+    """The broker reported that the range is outside the partition. A busy broker may report this of an
+    existing range, so the caller checks before it gives up."""
     place = f'partition {of.partition} of topic "{of.topic}"'
     try:
         low, high = consumer.watermarks(of.topic, of.partition, _REQUEST_MS)

@@ -16,8 +16,8 @@ from tidemill.types.nested import list_parts
 
 
 def header_column(headers: pa.Array, name: str, *, raw: bool) -> tuple[pa.Array, pa.Array | None]:
-    """The header's value in each record, null where there is none: bytes (`raw`) or text. Then what is wrong
-    with those that are no text; None when nothing is."""
+    """The value of the header in each record, null if missing: bytes (`raw`) or text. Also the errors of
+    values that are not text; None without errors."""
     offsets, entries = list_parts(headers)
     owner = np.repeat(np.arange(len(headers)), np.diff(offsets))
     named = pc.fill_null(pc.equal(entries.field(0), name), False).to_numpy(zero_copy_only=False)

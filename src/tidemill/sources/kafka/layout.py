@@ -88,8 +88,8 @@ class Layout:
 
 
 class EnvelopeLayout:
-    """What the records of an output mean. A kind is one file of `envelopes`; what it says nothing else about
-    is as for UPSERT."""
+    """The meaning of the records of an output. Each kind is one module of `envelopes`; defaults are those of
+    UPSERT."""
 
     # As definitions and the catalog have it; in SQL it is upper case.
     name: ClassVar[str]
@@ -111,7 +111,7 @@ class EnvelopeLayout:
         value_columns: Sequence[Column],
         include: Sequence[IncludedColumn],
     ) -> Layout:
-        """The key's columns, the error's, the value's, the metadata. Raises what is wrong with them."""
+        """The columns of the key, the error, the value, and the metadata. Raises for invalid combinations."""
         return plain_layout(self, spec, key_columns, value_columns, include)
 
     def value_format(self, form: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -199,7 +199,7 @@ def _named_key(form: Mapping[str, Any], columns: Sequence[Column], alias: str | 
 
 
 def nameless(form: Mapping[str, Any]) -> bool:
-    """Whether what the format gives is one value without a name of its own."""
+    """Whether the format returns a single value without a name."""
     if form["format"] != "avro":
         return form["format"] in _NAMELESS
     schema = json.loads(form["schema"])
@@ -210,8 +210,8 @@ def nameless(form: Mapping[str, Any]) -> bool:
 
 
 def order_of(names: Sequence[str], include: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What ORDER BY's columns are (`timestamp`, `offset`), by the names that INCLUDE gives them. OFFSET may
-    be named without being included. Raises what is wrong with them."""
+    """The meanings of the ORDER BY columns (`timestamp`, `offset`), by the names that INCLUDE gives them.
+    OFFSET may be named without being included. Raises for invalid columns."""
     items = [IncludedColumn.of(item) for item in include if item["what"] != "key"]
     by_name = {item.column.name: item.what for item in items}
     included = {item.what: item.column.name for item in items}

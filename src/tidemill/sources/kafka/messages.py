@@ -51,7 +51,7 @@ VALUE_ERROR = "Envelope error: Upsert: Value error: "
 NULL_KEY_SLOT = b"\x00"
 BAD_KEY_PREFIX = b"\x01"
 
-# Later ones do not fit 64 bits of microseconds; producers write what they like.
+# Later ones do not fit into 64 bits of microseconds; producers may write any number.
 MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 
 UNAVAILABLE_TYPE = pa.list_(pa.field("element", pa.int32()))
@@ -59,9 +59,9 @@ UNAVAILABLE_TYPE = pa.list_(pa.field("element", pa.int32()))
 
 @dataclass(frozen=True, slots=True)
 class TopicMessages:
-    """Records of one partition, in their order. `timestamps` are milliseconds, -1 where there is none;
-    `headers` are of the storage type of `layout.HEADERS`. Either is None where nobody asks for it. With the
-    name of its topic, an error tells which record it is about."""
+    """Records of one partition, in order. `timestamps` are milliseconds, -1 if missing; `headers` have the
+    storage type of `layout.HEADERS`. Either is None if not requested. With the name of its topic, an error
+    identifies its record."""
 
     partition: int
     keys: pa.Array
@@ -180,8 +180,8 @@ class RecordRows:
     def _slots(
         self, messages: TopicMessages, keys: Decoded, value_errors: pa.Array | None, gone: np.ndarray
     ) -> tuple[pa.Array, pa.Array | None]:
-        """`mz_key`, and the error of each record (None when there is none). A record that brings no row is no
-        error, whatever its key: it takes one back, or empties the relation."""
+        """`mz_key`, and the error of each record (None without one). A record without a row is not an error,
+        whatever its key: it retracts a row, or empties the relation."""
         count = len(messages)
         nameless = ~valid_mask(messages.keys)
         bad = np.zeros(count, np.bool_) if keys.errors is None else valid_mask(keys.errors)
@@ -211,7 +211,7 @@ class RecordRows:
         return pc.binary_join_element_wise(pa.scalar(VALUE_ERROR), ends, "")
 
     def _lacking(self, values: RecordValues) -> dict[int, np.ndarray]:
-        """Which rows came without a value, by what `mz_unavailable` says of it."""
+        """The rows without a value, according to `mz_unavailable`."""
         at = self._layout.value_at
         found = {at[column]: mark for column, mark in (values.unavailable or {}).items()}
         lacking = {position: mark for position, mark in found.items() if position is not None}
@@ -252,7 +252,7 @@ class RecordRows:
         return [*(column for column in columns if column is not None), *metadata]
 
     def _metadata(self, messages: TopicMessages) -> tuple[list[pa.Array], pa.Array | None]:
-        """The columns, and what is wrong with a header that should be text, or with a timestamp."""
+        """The columns, and the errors of headers that should be text and of timestamps."""
         columns: list[pa.Array] = []
         errors: pa.Array | None = None
         for item in self._layout.metadata:
@@ -352,7 +352,7 @@ _T = TypeVar("_T")
 
 
 def _present(value: _T | None) -> _T:
-    """What the reader was told to read along."""
+    """The additional fields that the reader requested."""
     if value is None:
         raise Internal("a column is made of what was not read")
     return value

@@ -45,7 +45,7 @@ _EARLIEST, _LATEST = cast("OffsetSpec", OffsetSpec.earliest()), cast("OffsetSpec
 
 
 _PAUSE_SECONDS = 0.05
-# How often it is looked whether the client has something to tell while an answer is waited for.
+# Interval at which the client's reports are polled while waiting for an answer.
 _LISTEN_SECONDS = 0.1
 
 _NO_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID))
@@ -77,8 +77,8 @@ class NoLeader(Unreachable):
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """`topic_id` tells a topic from another that was later given its name; None where brokers are too old to
-    have one. `partitions`: the first offset of each, and its end."""
+    """`topic_id` distinguishes a topic from a later one with the same name; None if the brokers are too old.
+    `partitions`: the first offset of each, and its end."""
 
     topic_id: str | None
     partitions: dict[int, tuple[int, int]]
@@ -134,14 +134,14 @@ class Admin:
     def stand(
         self, topic: str, partitions: Collection[int], seconds: float
     ) -> tuple[TopicIdentity, dict[int, int]]:
-        """Who the topic is, and where partitions end (nothing if it lacks any of them): in one go, for every
-        tick. The identity is asked for last: a topic that is made anew while we look is noticed now or at the
-        next look."""
+        """Identity of the topic and ends of its partitions (empty if one is missing), in one call, for every
+        tick. The identity is requested last: a topic that is recreated meanwhile is noticed now or at the
+        next call."""
         ends = self._ask_offsets(topic, partitions, _LATEST, seconds)
         identity = self.ask_identity(topic, seconds)
         deadline = time.monotonic() + seconds
-        # The identity tells best what is wrong with a topic: offsets of a partition that is not there are
-        # waited for.
+        # The identity shows best what is wrong with a topic: requests for offsets of a missing partition
+        # wait.
         who = self._answers(identity, topic, seconds)
         if not set(partitions) <= set(who.partitions):
             return who, {}
@@ -166,7 +166,7 @@ class Admin:
     def _offsets(
         self, topic: str, partitions: Collection[int], spec: OffsetSpec, seconds: float
     ) -> dict[int, int]:
-        """Asked anew while leaders change, which takes some milliseconds after a topic was created."""
+        """Repeated while leaders change, which takes some milliseconds after the creation of a topic."""
         deadline = time.monotonic() + seconds
         while True:
             left = max(deadline - time.monotonic(), _PAUSE_SECONDS)
@@ -196,7 +196,7 @@ class Admin:
         return TopicIdentity(told, tuple(sorted(partition.id for partition in found.partitions)))
 
     def _result(self, future: Future[_T], topic: str, seconds: float) -> _T:
-        # The client's own deadline comes first; this one is for a client that misses it.
+        # The client's own deadline is earlier; this one is for a client that misses it.
         deadline = time.monotonic() + max(seconds, 0) + _LISTEN_SECONDS
         while not future.done():
             wait([future], _LISTEN_SECONDS)
@@ -223,7 +223,7 @@ class Admin:
         told = self._complaints.latest()
         if error is None:
             return explain(told, self._brokers, "They did not answer in time.")
-        # Before the others: what the client told of its own accord says more than that the call failed.
+        # First, because the client's own reports explain more than the failed call.
         own = Complaint(_error(error).code(), _told(error))
         return explain([own, *told], self._brokers, own.text)
 

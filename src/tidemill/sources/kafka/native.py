@@ -193,12 +193,12 @@ class Consumer:
     def __init__(self, configuration: Mapping[str, str | int]) -> None:
         """Raises NativeError for a configuration that librdkafka refuses."""
         self._slow, _ = _library()
-        # What librdkafka told of; it goes on trying by itself.
+        # Errors reported by librdkafka; it retries on its own.
         self.complaints = Complaints()
         # Kept: the library holds a bare pointer to it.
         self._on_error = _ErrorCallback(self._note)
         self._out = np.zeros(MAX_TAKEN, np.uint64)
-        # Partitions whose leaders were asked for.
+        # Partitions whose leaders were requested.
         self._known: set[tuple[str, int]] = set()
         self._handle = self._open(configuration)
         self._queue = self._slow.rd_kafka_queue_get_consumer(self._handle)
@@ -257,11 +257,11 @@ class Consumer:
             raise NativeError(code)
 
     def stop(self) -> None:
-        """Read no further; what was read ahead is let go."""
+        """Stop reading; prefetched messages are released."""
         self._slow.rd_kafka_assign(self._handle, None)
 
     def take(self, most: int, milliseconds: int) -> Taken | None:
-        """What is there, at most `most` messages. Waits for the first one, and for none after it."""
+        """The available messages, at most `most`. Waits for the first one, and for none after it."""
         out = self._out.ctypes.data
         count = self._slow.rd_kafka_consume_batch_queue(self._queue, milliseconds, out, 1)
         if count < 0:
@@ -276,7 +276,7 @@ class Consumer:
         return Taken(self._out[:count].copy())
 
     def serve(self) -> None:
-        """Let librdkafka tell what it has to tell."""
+        """Let librdkafka deliver its reports."""
         self._slow.rd_kafka_poll(self._handle, 0)
 
     def watermarks(self, topic: str, partition: int, milliseconds: int) -> tuple[int, int]:

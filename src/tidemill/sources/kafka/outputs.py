@@ -44,7 +44,7 @@ class Opened:
 
     @property
     def wanted(self) -> Wanted:
-        """What the output needs of a record beside key and value."""
+        """The fields of a record that the output needs beside key and value."""
         asked = {item.what for item in self.layout.metadata}
         timestamps = "timestamp" in asked or "timestamp" in self.layout.order
         return Wanted(timestamps or self.kept is OpenOutput.DEAD_LETTERS, bool(asked & {"headers", "header"}))
@@ -73,12 +73,12 @@ def is_stream(spec: Mapping[str, Any]) -> bool:
 
 
 def words(topic: str) -> tuple[str, str]:
-    """How it is told where a record is (`contract.Stream`)."""
+    """How the position of a record is described (`contract.Stream`)."""
     return f'topic "{legible(topic)}", partition ', ", offset "
 
 
 def output_of(topic: str, spec: Mapping[str, Any]) -> OutputDefinition:
-    """The output as the definition describes it. Raises what is wrong with it."""
+    """The output according to the definition. Raises for an invalid one."""
     if is_stream(spec):
         return stream_output(spec, words(topic))
     if spec.get(TWIN):

@@ -30,15 +30,14 @@ from tidemill.sources.kafka.outputs import output_of
 from tidemill.sources.kafka.reader import KafkaReader
 from tidemill.sources.offsets import Offsets, PartitionKey
 
-# What a look at the brokers may take. It takes milliseconds; but a broker may collect its garbage or its
-# leader be elected anew, and this process may be without a core for a while. A look that is given up too
-# early says that brokers cannot be reached which can, and has the source wait before the next; one that is
-# waited for makes this tick late, and no other source: the ticker has threads enough.
+# Deadline of a metadata request. It takes milliseconds, but a broker may collect garbage or elect a leader,
+# and this process may wait for a core. A deadline that is too short reports reachable brokers as unreachable
+# and delays the source; a long one delays only this tick, because the ticker has enough threads.
 LOOK_SECONDS = 3.0
 LEAST_SECONDS = 0.1
 
-# What the first binding after a start may cover: how large the records are is known only when some were
-# read, and so many of ten kilobytes are a gigabyte.
+# Limit of the first binding after a start: the record size is unknown until some were read, and this many
+# records of ten kilobytes are a gigabyte.
 FIRST_RECORDS = 100_000
 # The same where a record is a message of a CDCv2 stream: of a megabyte, if it is large.
 FIRST_MESSAGES = 200
@@ -93,7 +92,7 @@ class KafkaSource(UpstreamSource):
             self._refreshed = now
         reached: dict[PartitionKey, int] = {}
         for partition, end in ends.items():
-            # It may be told to begin where the topic has not yet come to.
+            # The start may be configured beyond the current end of the topic.
             before = self._reached[partition]
             if end < before and before > self.start[partition]:
                 raise self._truncated(partition, before, end)
@@ -115,7 +114,7 @@ class KafkaSource(UpstreamSource):
             )
         missing = self._partitions - set(identity.partitions)
         if missing and missing <= self._begun and identity.topic_id is not None:
-            # A topic never loses partitions: with VALIDATE = false nobody asked how many there are.
+            # A topic never loses partitions: with VALIDATE = false their number is unknown.
             raise UpstreamError(
                 f'topic "{self._topic}" has no partition {min(missing)}',
                 detail=f"START OFFSET has {len(self._begun)} entries; the topic has "
