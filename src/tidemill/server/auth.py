@@ -1,9 +1,9 @@
-"""Who may come in: the rule that both doors follow.
+"""Authentication of clients, the same for both ports.
 
-`Gate` is made once by `serve` from the settings. It knows the method, asks `Roles` (the engine) what is
-stored of a role's password, counts failures (`access.attempts`) and has refusals noted. `pgwire.auth` and
-`http.auth` carry it over their protocols. Promise: who is refused learns only that the password was wrong,
-whether the role exists or not, and after as much time.
+`serve` makes one `Gate` from the settings. It knows the method, reads the stored verifier of a role from
+`Roles` (the engine), counts failures (`access.attempts`) and records refusals in the audit log.
+`pgwire.auth` and `http.auth` implement the method in their protocols. Promise: a refused client learns
+only that the password was wrong. The answer and its delay are the same whether the role exists or not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemill.server.metrics import LOGINS
 
 
 class Method(Enum):
-    """How a client proves who it is: not at all; by the role's password; by a certificate of the client CA
+    """The method of authentication: none (trust); the password of the role; or a certificate of the client CA
     whose CN is the role."""
 
     TRUST = "trust"
@@ -36,20 +36,20 @@ class LoginRefused(TidemillError):
 
 
 class Roles(Protocol):
-    """What the gate asks of the engine."""
+    """The methods of the engine that the gate uses."""
 
     def stored_password(self, role: str) -> str | None:
-        """The verifier of a role's password; None where there is no such role or it has no password."""
+        """The verifier of a role's password; None if the role does not exist or has no password."""
         ...
 
     @property
     def login_key(self) -> bytes:
-        """Secret, and the same for the life of the data directory: what roles that are not there seem to
-        have is made from it."""
+        """A secret that is constant for the life of the data directory. The verifiers of unknown roles are
+        derived from it."""
         ...
 
     def login_refused(self, role: str, address: str, reason: str) -> None:
-        """For the audit log."""
+        """Records the refusal in the audit log."""
         ...
 
 
@@ -63,7 +63,7 @@ class Peer:
 
     @property
     def local(self) -> bool:
-        """It is on this machine."""
+        """Whether the peer is on this machine."""
         try:
             return ipaddress.ip_address(self.address).is_loopback
         except ValueError:
@@ -71,16 +71,16 @@ class Peer:
 
 
 class Gate:
-    """For the event loop's thread."""
+    """Used on the event loop's thread only."""
 
     def __init__(self, method: Method, roles: Roles | None = None, attempts: Attempts | None = None) -> None:
-        """`roles` may be None where nobody is asked for a password."""
+        """`roles` may be None if no method needs a password."""
         self.method = method
         self._roles = roles
         self.attempts = attempts or Attempts()
 
     def verifier(self, role: str) -> Verifier:
-        """What the role's password is checked against; where there is none, one that nothing fits."""
+        """The verifier of the role's password; if there is none, one that no password matches."""
         roles = self._known()
         text = roles.stored_password(role)
         found = None if text is None else parse_verifier(text)
@@ -92,7 +92,7 @@ class Gate:
         return self._roles
 
     def begin(self, role: str, peer: Peer) -> None:
-        """Before a password is looked at; raises where too many have failed."""
+        """Called before a password is checked. Raises after too many failures."""
         try:
             self.attempts.check(peer.address, role)
         except TidemillError:
@@ -101,7 +101,7 @@ class Gate:
             raise
 
     def failed(self, role: str, peer: Peer) -> LoginRefused:
-        """The password was wrong: what to raise."""
+        """Counts a wrong password; returns the error to raise."""
         LOGINS.labels("wrong").inc()
         self.attempts.failed(peer.address, role)
         self._known().login_refused(role, peer.address, "wrong password")
@@ -112,8 +112,7 @@ class Gate:
         self.attempts.succeeded(peer.address, role)
 
     async def check_password(self, role: str, password: str, peer: Peer) -> None:
-        """A password in the clear, as HTTP has it; raises where it is not the role's. Hashing runs in a
-        thread."""
+        """Checks a cleartext password, as HTTP sends it. Raises if it is wrong. Hashing runs in a thread."""
         self.begin(role, peer)
         verifier = self.verifier(role)
         short = len(password.encode("utf-8", "surrogatepass")) <= MAX_PASSWORD_BYTES
@@ -122,7 +121,7 @@ class Gate:
         self.succeeded(role, peer)
 
     def check_certificate(self, role: str, peer: Peer) -> None:
-        """The client's certificate stands for the role, or it is refused."""
+        """Raises unless the client's certificate is issued to the role."""
         if peer.certificate_name is None or peer.certificate_name != role:
             self._known().login_refused(role, peer.address, "certificate of another name")
             raise LoginRefused(f'certificate authentication failed for user "{role}"', sqlstate="28000")

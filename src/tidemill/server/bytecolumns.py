@@ -1,4 +1,4 @@
-"""Byte strings by column: small pieces that row encoders put together, without Python per row.
+"""Columns of byte strings: the helpers of row encoders, without Python code per row.
 
 Used by `pgwire.rows` and by the COPY formats. A column is an Arrow binary array.
 """

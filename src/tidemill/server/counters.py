@@ -1,8 +1,8 @@
-"""What is counted with every statement and every packet: plain numbers, shown as Prometheus' counters.
+"""Counters updated with every statement and every packet: plain numbers, exported as Prometheus counters.
 
-Prometheus' own objects take a lock and five calls for each addition, a tenth of what a small statement costs.
-These are added to on the event loop's thread alone, so that they need none; `collect` may be called on
-another thread and reads what is there. Used through `metrics`.
+Prometheus' own objects take a lock and five calls per addition, a tenth of the cost of a small statement.
+Only the thread of the event loop updates these counters, so they need no lock. `collect` may run on
+another thread. Used through `metrics`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 
 class StatementCounter(Collector):
-    """A count of its own name. `value` goes up alone."""
+    """A counter with a fixed name. `value` only increases."""
 
     def __init__(self, name: str, help_: str) -> None:
         self._name = name
@@ -29,7 +29,7 @@ class StatementCounter(Collector):
 
 
 class LatencyCounter:
-    """Of one verb: how many took how long."""
+    """The latency histogram of one verb."""
 
     __slots__ = ("_bounds", "counts", "seconds")
 
@@ -45,7 +45,7 @@ class LatencyCounter:
 
 
 class Timings(Collector):
-    """By verb, of which there are few: a counter and a histogram that say the same of their number."""
+    """Per verb, a counter and a histogram with the same total. The set of verbs is small."""
 
     def __init__(self, counter: tuple[str, str], histogram: tuple[str, str], bounds: Sequence[float]) -> None:
         self._counter = counter

@@ -1,4 +1,4 @@
-"""The limits of the server's doors, each with its reason. Hitting one is an error with an SQLSTATE, never a
+"""The limits of the server layer, each with its reason. Exceeding one is an error with an SQLSTATE, never a
 crash.
 
 Read by `pgwire` and `copy`; documented for users by these names.
@@ -95,5 +95,5 @@ LEAST_RESULT_BYTES = 1 << 10
 
 
 def result_limit(session: Session) -> int:
-    """The bytes that a SELECT of the session may send now."""
+    """The number of bytes that a SELECT of the session may send."""
     return int(session.setting("max_result_size") or MAX_RESULT_BYTES)

@@ -1,6 +1,6 @@
-"""Measures how late the event loop runs its timers: the proof that nothing blocks it.
+"""A measure of event loop latency: how late the loop runs its timers. Detects blocking code.
 
-Started once per loop by whoever opens the ports. Promise: four wake-ups a second, nothing else.
+Started once per loop by the code that opens the ports. Promise: four wake-ups a second, and no other work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ INTERVAL = 0.25
 
 
 class LoopLag:
-    """A timer that sets itself again and reports by how much it was late."""
+    """A repeating timer that reports its delay."""
 
     def __init__(self) -> None:
         self._handle: asyncio.TimerHandle | None = None

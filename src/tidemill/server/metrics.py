@@ -1,7 +1,6 @@
-"""What the server's doors count, in Prometheus' default registry; `/metrics` prints them.
+"""The metrics of the server layer, in Prometheus' default registry; `/metrics` prints them.
 
-Called by everything under `server`. Labels come from closed sets only (verbs, SQLSTATEs), never from what a
-client sent.
+Used by all of `server`. Labels come from closed sets only (verbs, SQLSTATEs), never from client input.
 """
 
 from __future__ import annotations

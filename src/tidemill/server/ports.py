@@ -1,7 +1,7 @@
-"""Whether an address can be listened on, asked before anything is made that would be left behind.
+"""A check that an address is available, before the server creates anything.
 
-Called by `serve` for both ports. It binds and lets go again, so that the port can still be lost between the
-two: then listening itself fails, with the same error.
+Called by `serve` for both ports. It binds the port and releases it again. Another process can take the
+port in between; then listening fails with the same error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidemill.errors import Unavailable
 
 
 def check_address(address: Address, protocol: str, flag: str) -> None:
-    """Raises the error of `cannot_listen` where nothing could listen on `address`."""
+    """Raises the error of `cannot_listen` if `address` is not available."""
     try:
         found = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -30,7 +30,7 @@ def check_address(address: Address, protocol: str, flag: str) -> None:
 
 
 def cannot_listen(address: Address, protocol: str, flag: str, error: OSError) -> Unavailable:
-    """The error of a port that cannot be opened; it names the address and the flag that changes it."""
+    """The error of a port that cannot be opened. Names the address and the flag that changes it."""
     return Unavailable(
         f"cannot listen for {protocol} on {address}: {error.strerror or error}",
         hint=f"Stop the program that uses the port, or choose another with {flag}.",

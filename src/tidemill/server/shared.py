@@ -1,10 +1,10 @@
-"""Bytes that many clients are sent: each block of a batch is encoded once for all of them.
+"""Encodings shared by many clients: each block of a batch is encoded once for all of them.
 
-Subscriptions that want the same are given one and the same batch (`engine.api.Rows.shared`). Whoever sends it
-asks `Encodings` for its blocks; the first to ask has a block encoded, and the others wait for it or find it.
-Used by the doors on the event loop. Promises: what one reader costs does not depend on the rows; blocks are
-forgotten with their batch, and earlier where they are more than `limits.SHARED_BYTES` (they are then encoded
-again).
+Equal subscriptions receive the same batch objects (`engine.api.Rows.shared`). The sender of a batch
+requests its blocks from `Encodings`. The first request encodes a block; the others wait for it or find it.
+Used by pgwire and HTTP on the event loop. Promises: the cost per additional reader does not depend on the
+rows. Blocks are released with their batch, or earlier if they exceed `limits.SHARED_BYTES`; they are then
+encoded again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidemill.server import limits
 
 
 class BlockEncoder(Protocol):
-    """Rows to bytes, the same for the same rows. Compared by what it is: get it from `Encodings.common`."""
+    """Encodes rows: equal rows give equal bytes. Compared by identity: get it from `Encodings.common`."""
 
     def encode(self, batch: pa.RecordBatch) -> memoryview: ...
 
@@ -32,7 +32,7 @@ E = TypeVar("E", bound=BlockEncoder)
 
 
 class _Blocks:
-    """What is known of one batch."""
+    """The encoded blocks of one batch."""
 
     __slots__ = ("batch", "by_place", "size")
 
@@ -44,7 +44,7 @@ class _Blocks:
 
 
 class Encodings:
-    """Of one door."""
+    """The encodings of one port."""
 
     def __init__(self, pool: Executor, limit: int = limits.SHARED_BYTES) -> None:
         self._pool = pool
@@ -57,15 +57,15 @@ class Encodings:
         self._encoders: weakref.WeakValueDictionary[Hashable, BlockEncoder] = weakref.WeakValueDictionary()
 
     def common(self, key: Hashable, make: Callable[[], E]) -> E:
-        """The encoder that all who ask with this key have in common. The key says all about it, its kind
-        included."""
+        """The encoder shared by all callers with this key. The key identifies it completely, including its
+        kind."""
         found = self._encoders.get(key)
         if found is None:
             found = self._encoders[key] = make()
         return found  # pyright: ignore[reportReturnType]
 
     async def block(self, batch: pa.RecordBatch, at: int, rows: int, encoder: BlockEncoder) -> memoryview:
-        """The bytes of `rows` rows from `at` on. Blocks that begin at one row must be of one length."""
+        """The bytes of `rows` rows from `at` on. Blocks that begin at one row have one length."""
         with self._lock:
             blocks = self._known.get(id(batch))
             if blocks is None:
@@ -86,7 +86,7 @@ class Encodings:
 
     @property
     def size(self) -> int:
-        """Bytes that are held now."""
+        """The number of bytes held."""
         return self._size
 
     def _count(self, blocks: _Blocks, done: asyncio.Future[memoryview]) -> None:
@@ -103,7 +103,7 @@ class Encodings:
                 self._size -= oldest.size
 
     def _forgetting(self, key: int) -> Callable[[weakref.ref[pa.RecordBatch]], None]:
-        """Made without the entry or the batch: a cycle would keep what it is to forget."""
+        """Made without a reference to the entry or the batch: a cycle would keep both alive."""
         known = weakref.ref(self)
 
         def forget(gone: weakref.ref[pa.RecordBatch]) -> None:

@@ -1,9 +1,9 @@
-"""The server's certificate, used by both doors.
+"""The TLS certificate of the server, used by both ports.
 
-`load` is called by `serve` with the files of the settings, and `Tls.reload` when the operator says that they
-are new. Promises: TLS 1.2 or later, no renegotiation, no compression; what is wrong with a file is an error
-that names it, and leaves what was there. Whoever gives a client CA lets in only clients that show a
-certificate of it.
+`serve` calls `load` with the files of the settings. `Tls.reload` reads them again on request of the
+operator. Promises: TLS 1.2 or later, no renegotiation, no compression. An unusable file raises an error
+that names it, and the previous certificate stays. With a client CA, only clients with a certificate of
+that CA can connect.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class CertificateError(TidemillError):
 
 @dataclass(slots=True)
 class Tls:
-    """`sql` and `http` are the contexts of the doors: they differ in what they negotiate. `end_point` is the
-    hash of our certificate that a login can be bound to (RFC 5929); None where the algorithm has none."""
+    """`sql` and `http` are the contexts of the ports, which negotiate different protocols. `end_point` is the
+    hash of our certificate for channel binding (RFC 5929); None if its algorithm has none."""
 
     sql: ssl.SSLContext
     http: ssl.SSLContext
@@ -50,8 +50,8 @@ class Tls:
     key: str
 
     def reload(self) -> None:
-        """Read certificate and key again, for the connections to come. Raises CertificateError and changes
-        nothing if they cannot be used."""
+        """Reads certificate and key again, for new connections. On failure raises CertificateError and
+        changes nothing."""
         _load_certificate(_context(), self.certificate, self.key)
         binding = end_point(_first_certificate(self.certificate))
         for context in (self.sql, self.http):
@@ -136,7 +136,7 @@ def _element(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def common_name(certificate: object) -> str | None:
-    """The CN of a client's certificate as `getpeercert` gives it: the role that it stands for."""
+    """The CN of a client's certificate, as returned by `getpeercert`: the name of the role."""
     if not isinstance(certificate, dict):
         return None
     for part in certificate.get("subject", ()):

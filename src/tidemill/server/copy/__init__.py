@@ -1,8 +1,8 @@
-"""The formats of COPY: text, csv and binary, between Arrow batches and bytes.
+"""The COPY formats text, csv and binary: convert between Arrow batches and bytes.
 
-Called by `pgwire` in worker threads. Promises: PostgreSQL's formats to the byte; input may be cut anywhere;
-work is by column, with a careful path for what is rare; an error names the line and the column, and nothing
-after it is decoded.
+Called by `pgwire` in worker threads. Promises: output and input match PostgreSQL's formats byte for byte.
+Input may be cut anywhere. Work is by column; a slow path handles rare cases. An error names the line and
+the column, and no row after it is decoded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["CopyDecoder", "CopyEncoder", "copy_decoder", "copy_encoder"]
 def copy_encoder(
     columns: Sequence[Column], options: CopyOptions, *, timezone: str = "UTC", begun: bool = False
 ) -> CopyEncoder:
-    """`begun`: for rows behind the first, of which others have seen to the beginning."""
+    """`begun`: the rows continue a stream whose header was sent already."""
     if options.format == "binary":
         return BinaryEncoder(columns, begun=begun)
     lines: CopyEncoder = TextEncoder(columns, options, timezone)

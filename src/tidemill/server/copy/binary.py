@@ -1,8 +1,8 @@
-"""COPY's binary format: a signature, rows of length-prefixed binary values, a trailer.
+"""The binary format of COPY: a signature, rows of length-prefixed binary values, a trailer.
 
-Rows have no marks to search for: each length says where the next one is. If no value of a block is null and
-each column keeps one width, all rows look alike and are cut by arithmetic; otherwise the lengths are followed
-one by one.
+Rows have no delimiters: each length gives the position of the next value. If a block has no nulls and each
+column has a fixed width, all rows have the same layout and are cut by arithmetic. Otherwise the decoder
+follows the lengths one by one.
 """
 
 from __future__ import annotations

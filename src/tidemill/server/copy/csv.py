@@ -1,11 +1,12 @@
-"""COPY's csv format: quoted fields, doubled quotes, line ends inside quotes; an unquoted null string is null.
+"""The csv format of COPY: quoted fields, doubled quotes, line ends inside quotes; an unquoted null string is
+NULL.
 
-With the usual escape (the quote itself) a byte is inside quotes if an odd number of quotes stands before it,
-whatever they mean, and a quote that directly follows a closing one is a quote in the value: so a block is
-understood by counting. With another escape character the marks (not the bytes) are gone through one by one.
+With the default escape (the quote itself) a byte is inside quotes if an odd number of quotes precedes it.
+A quote directly after a closing quote is a quote in the value. So the decoder only needs to count quotes.
+With another escape character the decoder visits each mark (not each byte) in order.
 
-A whole line `\\.` outside quotes ends the data, as in PostgreSQL up to 17, as which we report ourselves: psql
-up to 17 sends that line to the server. As a last line without a line end it is data, there as here.
+A whole line `\\.` outside quotes ends the data, as in PostgreSQL up to 17, which is the version we report:
+psql up to 17 sends that line to the server. A last line `\\.` without a line end is data, as in PostgreSQL.
 """
 
 from __future__ import annotations

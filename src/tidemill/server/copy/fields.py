@@ -1,7 +1,7 @@
-"""From the places of delimiters in a block of bytes to one byte column per table column.
+"""Field splitting for text and csv: from delimiter positions in a block to one byte column per table column.
 
-What text and csv share once each knows which bytes are delimiters and which are markup. Promise: no Python
-per row or field.
+The format decoders first find which bytes are delimiters and which are markup. Promise: no Python code per
+row or field.
 """
 
 from __future__ import annotations

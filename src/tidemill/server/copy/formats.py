@@ -1,8 +1,8 @@
-"""What every COPY format offers, and what the two line-wise ones share: gathering bytes until rows are whole.
+"""The interface of COPY encoders and decoders, and the base of the line formats text and csv.
 
-`LineDecoder` keeps the bytes after the last whole row. Promises: bytes are scanned a bounded number of times
-however they are cut (a row that does not end is looked at again only when twice as much is there); one row is
-limited.
+`LineDecoder` keeps the bytes after the last complete row. Promises: each byte is scanned a bounded number
+of times, however the input is cut (an incomplete row is scanned again only when its size has doubled); the
+size of a row is limited.
 """
 
 from __future__ import annotations

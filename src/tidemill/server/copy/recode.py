@@ -1,8 +1,7 @@
-"""COPY data in another encoding than UTF-8: bytes are recoded before they are decoded, rows after they are
-made.
+"""COPY data in encodings other than UTF-8: recodes bytes before decoding, and rows after encoding.
 
-Only encodings in which a byte is a character come here (`sql.parser.copy_options`), so that a row's length is
-its number of characters and whole columns are recoded at once.
+Supports only single-byte encodings (`sql.parser.copy_options`). The length of a row is then its number of
+characters, and whole columns are recoded at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""COPY's text format: tab-separated, backslash escapes, `\\N` for null, `\\.` for the end.
+"""The text format of COPY: tab-separated, backslash escapes, `\\N` for NULL, `\\.` for the end.
 
-A block without backslashes is split at its delimiters and line ends; one with them first finds which bytes
-are escaped, by the parity of each run of backslashes. Numeric escapes are rare and are read one by one.
+A block without backslashes is split at its delimiters and line ends. Otherwise the decoder first finds the
+escaped bytes, by the parity of each run of backslashes. Numeric escapes are rare and are decoded one by
+one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""COPY's fields into typed columns, and the words of its errors.
+"""Conversion of COPY fields into typed columns, and its error messages.
 
-Called by the decoders with one byte column per table column. Promise: the error raised is that of the first
-bad row (and in it of the first bad column), as PostgreSQL reports it, with `COPY table, line n, column c:
-"value"` as its context.
+The decoders call it with one byte column per table column. Promise: the error is that of the first bad
+row, and of the first bad column in it, with PostgreSQL's context `COPY table, line n, column c: "value"`.
 """
 
 from __future__ import annotations

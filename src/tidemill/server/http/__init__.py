@@ -1,10 +1,10 @@
-"""The HTTP door: `POST /api/sql`, live queries as events, a WebSocket, health, readiness, metrics, and a
-page that says what this is.
+"""The HTTP server: `POST /api/sql`, live queries as events, a WebSocket, health, readiness, metrics and a
+start page.
 
-`serve.serve_http` is called by the process that runs the server and lives in its event loop. Whatever
-reaches a statement goes through `engine.api`, as on the SQL port. Promises: a page in somebody's browser
-cannot reach the server through a name of its own (`guard`), every buffer has a limit (`limits`), a client
-that goes away takes its statement with it, and bytes that are no HTTP are answered 400.
+The server process calls `serve.serve_http`, which runs in its event loop. Statements run through
+`engine.api`, as on the SQL port. Promises: a web page cannot reach the server through a hostname of its
+own (`guard`). Every buffer has a limit (`limits`). When a client disconnects, its statement is cancelled.
+Bytes that are not HTTP are answered with 400.
 """
 
 from tidemill.server.http.serve import HttpServer, serve_http

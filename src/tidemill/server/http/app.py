@@ -1,5 +1,5 @@
-"""The routes. Each endpoint turns HTTP into a call of `run` or of the engine and back; nothing else happens
-here."""
+"""The HTTP routes. Each endpoint converts a request into a call of `run` or of the engine, and the result
+into a response."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Api:
     """The endpoints and what they share."""
 
     def __init__(self, engine: Engine, sql: Address | None = None, gate: Gate = TRUSTING) -> None:
-        """`sql` is where the SQL port listens, for people who open `/`; `gate` says who may come in."""
+        """`sql` is the address of the SQL port, shown on the page `/`; `gate` authenticates clients."""
         self.gate = gate
         self._engine = engine
         self._page = page(sql)
@@ -60,13 +60,13 @@ class Api:
         self._streams = Streams(engine, self._pool)
 
     def stop(self) -> None:
-        """Cancel all that runs."""
+        """Cancels all running statements."""
         for run in list(self._running):
             run.stop()
         self._streams.stop()
 
     async def stopped(self) -> None:
-        """Until the streams have ended."""
+        """Waits until the streams have ended."""
         await self._streams.stopped()
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Api:
 
 
 async def _body(request: Request) -> bytes:
-    """The whole body, within the limits of size and time."""
+    """Reads the whole body, within the limits of size and time."""
     pieces: list[bytes] = []
     size = 0
     try:
@@ -145,7 +145,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _unless_gone(request: Request, run: RequestRun) -> None:
-    """Run the statements; when the client closes its connection meanwhile, cancel them and raise
+    """Runs the statements. If the client closes its connection meanwhile, cancels them and raises
     ClientDisconnect."""
     work = asyncio.create_task(run.execute())
     gone = asyncio.create_task(_disconnected(request))
@@ -173,7 +173,7 @@ async def _disconnected(request: Request) -> None:
 
 
 class _Answer(Response):
-    """The results as one JSON object. Whatever becomes of the sending, what is held is given back."""
+    """The results as one JSON object. Releases them even if sending fails."""
 
     media_type = "application/json"
 
@@ -201,7 +201,8 @@ _AFTER = b"]}\n"
 
 
 class _Counted:
-    """Counts requests by route and status; an unknown path is one label, for a client may send any."""
+    """Counts requests by route and status. All unknown paths share one label, because a client may send any
+    path."""
 
     def __init__(self, app: ASGIApp, paths: Iterable[str]) -> None:
         self._app = app

@@ -1,9 +1,9 @@
-"""Who speaks HTTP: the gate's rule (`server.auth`) by HTTP's own means.
+"""Authentication of HTTP requests, by the rules of `server.auth`.
 
-`LoginMiddleware` stands before the routes and looks at `Authorization: Basic`; a WebSocket says who it is in
-its first message instead, because a browser's page cannot set the header (`conversation`). Where nobody is
-asked for a password, the header only names the role. Health and readiness are open to all: they tell nothing
-of the data.
+`LoginMiddleware` runs before the routes and reads `Authorization: Basic`. A WebSocket client authenticates
+in its first message, because a web page cannot set the header (`conversation`). If the server requires no
+password, the header only names the role. Health and readiness need no login: they reveal nothing about the
+data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEY = "tidemill.caller"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. `user` is None where it did not say."""
+    """The sender of a request. `user` is None if the request names no role."""
 
     user: str | None = None
     address: str = ""
@@ -56,7 +56,7 @@ class Caller:
 
 
 def caller(connection: HTTPConnection) -> Caller:
-    """As `LoginMiddleware` has found it."""
+    """The caller that `LoginMiddleware` stored."""
     return connection.scope.get(_KEY, Caller())
 
 
@@ -66,7 +66,7 @@ def peer(scope: Scope) -> Peer:
 
 
 class LoginMiddleware:
-    """ASGI middleware that answers 401 where the password is missing or wrong, 429 where too many were."""
+    """ASGI middleware. Answers 401 if the password is missing or wrong, 429 after too many wrong ones."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self._app = app
@@ -102,7 +102,7 @@ class LoginMiddleware:
 
 
 def _basic(headers: Headers) -> tuple[str, str] | None:
-    """The user and password of the one header; None where there is none that can be read."""
+    """The user and password of the header; None if there is no valid header, or more than one."""
     values = headers.getlist("authorization")
     if len(values) != 1:
         return None

@@ -1,9 +1,9 @@
-"""One WebSocket at `/api/experimental/sql`: a session that lasts, statements in, messages out.
+"""One WebSocket at `/api/experimental/sql`: a session that receives statements and sends messages.
 
-One task hears what the client says (`inbox`), another runs one message's statements after another and
-speaks. Every message is `{"type", "payload"}`. Promises: rows go out as they come and at the client's pace; a
-message that makes no sense is answered by an Error and the conversation goes on; whatever ends it, the
-session is closed and all that it held is free.
+One task receives the client's messages (`inbox`). Another runs the statements of one message after another
+and sends the results. Every message is `{"type", "payload"}`. Promises: rows are sent as they arrive, at
+the client's pace. An invalid message is answered with an Error, and the conversation continues. However
+the conversation ends, the session is closed and all resources are released.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class WebSocketConversation:
         self._hearing.finish(stopping(), _RESTART)
 
     async def run(self) -> None:
-        """From the request to the end."""
+        """From the request to the end of the conversation."""
         await self._socket.accept()
         try:
             with self._streams.entered(self, "websocket"):
@@ -122,7 +122,7 @@ class WebSocketConversation:
                 await self._put({"type": "websocket.close", "code": code})
 
     async def _tell_as_it_comes(self) -> None:
-        """Notices that come while a statement runs."""
+        """Sends notices while a statement runs."""
         with contextlib.suppress(Over):
             while True:
                 await self._news.wait()
@@ -155,8 +155,8 @@ class WebSocketConversation:
             _log.exception("a WebSocket ended for an unforeseen reason")
 
     async def _next(self, session: Session) -> Said:
-        """What the client says next. One that is gone is found by its pings; one that is there may rest as
-        long as its session's settings let it, as on the SQL port."""
+        """The next message of the client. Pings detect a client that has disconnected. A connected client may
+        be idle as long as the session's settings allow, as on the SQL port."""
         allowed = allowance(session)
         if allowed is None:
             return await self._hearing.next()
@@ -200,7 +200,7 @@ class WebSocketConversation:
         return session
 
     async def _run(self, session: Session, queries: Sequence[Script | Single]) -> None:
-        """One message: one implicit transaction, which the first failure ends."""
+        """Runs one message: one implicit transaction, which ends at the first failure."""
         try:
             for query in queries:
                 statements: list[tuple[PreparedStatement, Sequence[Param]]]

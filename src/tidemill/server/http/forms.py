@@ -1,4 +1,4 @@
-"""Errors, notices and columns as JSON objects: the same in every way to speak SQL over HTTP."""
+"""Errors, notices and columns as JSON objects, for all ways to run SQL over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger("tidemill.server.http")
 
 
 def error_json(error: Exception) -> dict[str, Any]:
-    """An error as its object in the answer. What was not meant is logged and shown without its inside."""
+    """The JSON object of an error. An unexpected exception is logged, and reported without details."""
     if isinstance(error, TidemillError):
         found = {
             "message": error.primary,
@@ -33,12 +33,12 @@ def error_json(error: Exception) -> dict[str, Any]:
 
 
 def stopping() -> TidemillError:
-    """What whoever is still there is told when the server goes down."""
+    """The error that clients receive when the server shuts down."""
     return TidemillError("terminating connection due to administrator command", sqlstate="57P01")
 
 
 def notices(session: Session) -> list[dict[str, Any]]:
-    """What the session has to tell since it was last asked."""
+    """The notices of the session since the last call."""
     return [notice_json(event) for event in session.events() if isinstance(event, Notice)]
 
 

@@ -1,8 +1,8 @@
-"""Rows as WebSocket frames, by column: one text frame for each row, without Python per row.
+"""Rows as WebSocket frames: one text frame per row, encoded by column without Python code per row.
 
-A `RowFrames` encodes blocks of one statement's rows in a worker thread; `protocols` writes the bytes as they
-are. Promise: a whole number of frames as RFC 6455 wants them of a server (final, text, not masked, lengths in
-the shortest form), one per row, in order.
+A `RowFrames` encodes blocks of one result in a worker thread; `protocols` writes the bytes unchanged.
+Promise: complete server frames by RFC 6455 (final, text, not masked, lengths in the shortest form), one
+per row, in order.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Who may speak to the HTTP port from inside a browser: nobody but pages of this very server.
+"""Protection of the HTTP port against web pages of other sites: only pages of this server may use it.
 
-A page of another site can make a browser send requests to 127.0.0.1. It can do so directly (then the
-browser tells the page's Origin), or under a name of its own that it re-binds to 127.0.0.1 (then the Host is
-that name, and Origin agrees with it). So both are checked, before anything else looks at the request:
+A page of another site can make a browser send requests to 127.0.0.1. It can do so directly; the browser
+then sends the page's Origin. Or it uses its own hostname and re-binds it to 127.0.0.1 (DNS rebinding);
+then Host is that name, and Origin matches it. So both are checked before the request is processed:
+
 - Host must be an IP address, localhost or a name from `--http-hosts`: an address cannot be re-bound.
-- Origin, where there is one, must be http(s)://<Host>.
-Programs send no Origin and a plain Host, and notice nothing.
+- Origin, if present, must be http(s)://<Host>.
+
+Programs send no Origin and a plain Host, so the check does not affect them.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def refusal(self, headers: Headers) -> tuple[str, str] | None:
-        """Why the request is refused, and what to do; None if it is not."""
+        """The reason for a refusal and a hint; None if the request is allowed."""
         hosts = headers.getlist("host")
         if len(hosts) != 1:
             return "the request must name one Host", _HOST_HINT

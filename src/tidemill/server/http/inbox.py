@@ -1,7 +1,7 @@
-"""What a client says on its WebSocket, heard while statements run and kept until it is their turn.
+"""The queue of a WebSocket's incoming messages, filled while statements run.
 
-`conversation` runs `hear` in a task of its own. Promises: a cancel takes effect at once; the end of the
-connection is noticed at once; what waits has a limit, and beyond it the conversation ends.
+`conversation` runs `hear` in a separate task. Promises: a cancel takes effect at once; a closed connection
+is noticed at once; the queue has a limit, and exceeding it ends the conversation.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _SHORT = 16_384
 
 
 class Over(Exception):
-    """The conversation ends: the client is gone, or will be told why."""
+    """The conversation ends: the client has disconnected, or receives the reason."""
 
 
 class Hearing:
     def __init__(self, socket: WebSocket, pool: Executor, cancel: Callable[[], None]) -> None:
-        """`cancel` ends what runs now; the pool's threads parse what is long."""
+        """`cancel` cancels the running statement; the threads of the pool parse long messages."""
         self._socket = socket
         self._pool = pool
         self._cancel = cancel
@@ -48,7 +48,7 @@ class Hearing:
         self.end: tuple[TidemillError, int] | None = None
 
     async def hear(self) -> None:
-        """Until the connection is closed."""
+        """Receives messages until the connection is closed."""
         parse: Callable[[str], Said | Cancel] = parse_first
         try:
             while (message := await self._socket.receive())["type"] != "websocket.disconnect":
@@ -63,7 +63,7 @@ class Hearing:
             self.lost()
 
     async def next(self) -> Said:
-        """The next message. Raises Over when there will be none."""
+        """The next message. Raises Over if there are no more."""
         while not self._said:
             self.check()
             self._news.clear()
@@ -74,7 +74,7 @@ class Hearing:
         return said
 
     def check(self) -> None:
-        """Raise Over if nobody wants anything any more."""
+        """Raises Over if the conversation has ended."""
         if self.gone or self.end is not None:
             raise Over
 
@@ -83,7 +83,7 @@ class Hearing:
         self._news.set()
 
     def finish(self, error: TidemillError, code: int) -> None:
-        """End it; what waits is not looked at."""
+        """Ends the queue and discards its messages."""
         if self.end is None:
             self.end = (error, code)
         self._said.clear()

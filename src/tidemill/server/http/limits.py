@@ -1,5 +1,4 @@
-"""The limits of the HTTP door, each with its reason. Beyond them a request gets an error that says so,
-never a crash."""
+"""The limits of the HTTP server, each with its reason. Exceeding one is an error that names it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """One `GET /api/subscribe`: a subscription as a stream of server-sent events (`events`).
 
-What is wrong with the request is its status; what goes wrong later is an `error` event, and the end of the
-stream. Promises: one event for each complete time, at the client's pace; a client that comes back with
-Last-Event-ID has no gap and no repeat, or begins anew with a snapshot event where the history is gone; when
-it leaves, everything is free.
+An error in the request sets the HTTP status. A later error is sent as an `error` event and ends the
+stream. Promises: one event for each complete time, at the client's pace. A client that reconnects with
+Last-Event-ID has no gap and no repeat; if the history is gone, it starts again with a snapshot event. When
+the client disconnects, all resources are released.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEADERS = {
 
 
 class LiveQuery(Response):
-    """The answer; it runs the statement when it is called."""
+    """The response; runs the statement when it is called."""
 
     key: tuple[int, int] | None = None
 
@@ -75,7 +75,7 @@ class LiveQuery(Response):
                 await _refusal(self._reason(e))(scope, receive, send)
 
     def _reason(self, error: Exception) -> Exception:
-        """What the client is told: a cancel that it did not ask for has a reason."""
+        """The error to send: adds the reason to a cancel that the client did not request."""
         return stopping() if self._stopping and isinstance(error, QueryCanceled) else error
 
     async def _until_gone(self, receive: Receive) -> None:
@@ -114,7 +114,7 @@ class LiveQuery(Response):
             await session.close()
 
     async def _start(self, session: Session) -> tuple[Rows, SubscribeRequest]:
-        """The subscription's rows, and what was asked for in the end."""
+        """The rows of the subscription, and the request that was used in the end."""
         fresh = self._request.fresh
         try:
             return await self._execute(session, self._request.subscribe), self._request.subscribe
@@ -149,7 +149,7 @@ class LiveQuery(Response):
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _next(self, session: Session, rows: Rows, events: Events) -> pa.RecordBatch | None:
-        """The next rows; None at the end. Meanwhile the client is told that we are still there."""
+        """The next rows; None at the end. Sends heartbeats meanwhile."""
         reading = asyncio.ensure_future(anext(rows.batches, None))
         try:
             while True:
@@ -165,7 +165,7 @@ class LiveQuery(Response):
                 await reading
 
     def _quiet(self) -> float:
-        """Seconds that may still pass without a word."""
+        """Seconds until the next heartbeat is due."""
         return max(0.0, self._spoke + HEARTBEAT_SECONDS - asyncio.get_running_loop().time())
 
     async def _speak(self, data: bytes) -> None:
@@ -189,7 +189,7 @@ _LATER = ("53300", "57P01")
 
 
 def _refusal(error: Exception) -> Response:
-    """For a browser any status but 200 says: do not come back."""
+    """Browsers do not reconnect after a status other than 200."""
     headers = {"Cache-Control": "no-store"}
     if not isinstance(error, TidemillError):
         status = 500

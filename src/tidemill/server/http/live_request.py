@@ -1,5 +1,5 @@
-"""The parameters of `GET /api/subscribe`: from a query string and Last-Event-ID to a subscription, or an
-error that says what is wrong. Pure."""
+"""The parameters of `GET /api/subscribe`: parses the query string and Last-Event-ID into a subscription
+request. Raises an error for invalid parameters. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MAX_TIME_DIGITS = 19
 
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
-    """`subscribe` asks for progress always, which events are made from; `progress` says whether it is told.
-    `fresh`: of a client that was told all before a time already, what to begin anew with where the changes
-    since are forgotten; None: then there is nothing to begin with."""
+    """`subscribe` always requests progress, from which events are made; `progress`: send it to the client.
+    `fresh`: the request for a new snapshot, for a client that reconnects and whose history is gone; None
+    if there is no such request."""
 
     subscribe: SubscribeRequest
     progress: bool
@@ -69,7 +69,7 @@ def parse_live(items: Sequence[tuple[str, str]], last_event_id: str | None) -> L
 
 
 def _resumed(live: LiveRequest, last_event_id: str) -> LiveRequest:
-    """What a client that was told all before `last_event_id` has still to be told."""
+    """The request for a client that received everything before `last_event_id`."""
     if not _digits(last_event_id) or int(last_event_id) == 0:
         raise BadRequest("Last-Event-ID is none of this stream's ids")
     told, asked = int(last_event_id), live.subscribe

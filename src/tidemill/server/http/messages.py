@@ -1,8 +1,8 @@
-"""What a client says on a WebSocket, as JSON objects.
+"""The client's WebSocket messages, as JSON objects.
 
-The first message says who connects, or asks to cancel what another connection runs; each later one holds
-statements to run, as the body of `POST /api/sql` does, or cancels what runs now. Pure: from text to values,
-or a BadRequest that says what is wrong.
+The first message identifies the client, or asks to cancel the statement of another connection. Each later
+message contains statements, as the body of `POST /api/sql`, or cancels the running one. Pure: parses text,
+and raises BadRequest for an invalid message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LoginMessage:
 
 @dataclass(frozen=True, slots=True)
 class CancelOther:
-    """Cancel what the connection of this BackendKeyData runs."""
+    """Cancels the statement of the connection with this BackendKeyData."""
 
     conn_id: int
     secret_key: int = field(repr=False)
@@ -43,7 +43,7 @@ class Queries:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Cancel what runs now."""
+    """Cancels the running statement."""
 
 
 def parse_first(text: str) -> LoginMessage | CancelOther:

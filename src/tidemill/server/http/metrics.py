@@ -1,4 +1,4 @@
-"""What `/metrics` shows of the HTTP door. Other layers register theirs in the same registry."""
+"""The metrics of the HTTP server in `/metrics`. Other layers register theirs in the same registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page at `/`: for a person who opened the port in a browser and wants to know what it is."""
+"""The page at `/`: explains the port to a person who opens it in a browser."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""uvicorn's protocols, with the ends that they leave open: a client that is silent, stalls, or sends what
-costs memory and is counted nowhere.
+"""uvicorn's protocols with additional timeouts and limits, for clients that are silent, stall, or use
+uncounted memory.
 
-uvicorn makes one for each connection. Promises: a request's head arrives in time; a client that takes not one
-byte for `STALLED_SECONDS` while some wait for it is cut off, so that nobody waits for it for ever; whatever a
-client sends on a WebSocket holds a bounded amount of memory.
+uvicorn makes one for each connection. Promises: the head of a request arrives in time. A client that reads
+no byte of pending output for `STALLED_SECONDS` is disconnected, so that no task waits for it without end.
+The WebSocket messages of a client use bounded memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _silent.disabled = True
 
 
 class StallGuard:
-    """Watches a transport that takes no more, and breaks the connection off when that does not change."""
+    """Watches a transport that cannot write, and aborts the connection after a timeout."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -47,12 +47,12 @@ class StallGuard:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STALLED_SECONDS * 1000))
 
     def paused(self) -> None:
-        """More waits than the transport wants to hold."""
+        """The write buffer of the transport is full."""
         if self._timer is None:
             self._look()
 
     def over(self) -> None:
-        """It takes more again, or is gone."""
+        """The transport can write again, or is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -70,8 +70,8 @@ class StallGuard:
 
 
 class HttpProtocol(H11Protocol):
-    """Requests and their answers. Closes a connection that does not send a request's head in time; uvicorn
-    itself would wait for ever."""
+    """HTTP requests and responses. Closes a connection that does not send the head of a request in time;
+    uvicorn would wait without end."""
 
     _head_timer: asyncio.TimerHandle | None = None
     _upgraded = False
@@ -128,8 +128,8 @@ class HttpProtocol(H11Protocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket. Beside what ASGI knows it takes `{"type": "websocket.send", "frames": bytes}`: frames that
-    are whole already, such as `frames` makes of many rows at once."""
+    """A WebSocket. In addition to ASGI's messages it takes `{"type": "websocket.send", "frames": bytes}`:
+    complete frames, such as those that `frames` makes of many rows at once."""
 
     _stall: StallGuard
 

@@ -1,5 +1,5 @@
-"""The body of `POST /api/sql`: from JSON to statements with their parameters, or an error that says what is
-wrong."""
+"""The body of `POST /api/sql`: parses JSON into statements with parameters. Raises an error for an invalid
+body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemill.server.limits import MAX_QUERY_BYTES
 
 
 class BadRequest(TidemillError):
-    """The body is not what the API takes; answered 400."""
+    """The body is invalid; answered with 400."""
 
     sqlstate = "08P01"
 
@@ -44,7 +44,7 @@ def parse_body(body: bytes) -> Sequence[Script | Single]:
 
 
 def parse_object(body: bytes | str, hint: str) -> dict[str, Any]:
-    """The JSON object that the body is, its numbers as they were written."""
+    """The JSON object of the body, with its numbers as they are written."""
     try:
         # Numbers stay as they were written: a parameter must not lose digits on its way through a double.
         content = json.loads(
@@ -58,7 +58,7 @@ def parse_object(body: bytes | str, hint: str) -> dict[str, Any]:
 
 
 def queries_of(fields: dict[str, Any]) -> Sequence[Script | Single]:
-    """What such an object asks to run."""
+    """The statements of such an object."""
     if set(fields) == {"query"}:
         return [Script(_query(fields["query"]))]
     if set(fields) != {"queries"}:
@@ -101,8 +101,8 @@ def _single(item: object) -> Single:
 
 
 def _param(value: object) -> Param:
-    """Text form: strings and numbers as written, booleans as PostgreSQL's, arrays and objects as JSON (for
-    jsonb)."""
+    """The text form of a parameter: strings and numbers as written, booleans as in PostgreSQL, arrays and
+    objects as JSON (for jsonb)."""
     if value is None:
         return Param(None)
     if isinstance(value, bool):

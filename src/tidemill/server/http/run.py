@@ -1,8 +1,8 @@
-"""Run one request's statements in a session of its own and hold the answer until it is whole.
+"""Runs the statements of one request in its own session, and holds the results until they are complete.
 
-One request is one implicit transaction, as one query message on the SQL port is: it commits at the end, and
-the first failure ends it. So an answer whose last result is no error was committed, and a result is never
-half of one. Called by `app`; everything here runs on the event loop but the encoding of rows, which runs in
+A request is one implicit transaction, as a query message on the SQL port: it commits at the end, and the
+first failure ends it. If the last result is not an error, the transaction has committed. A result is never
+partial. Called by `app`. Everything runs on the event loop, except the encoding of rows, which runs in
 worker threads.
 """
 
@@ -37,13 +37,13 @@ from tidemill.types.model import Column
 
 
 class Held:
-    """Bytes of all answers in memory, against the limit for all and for each."""
+    """The bytes of all results in memory, checked against the total limit and the limit per request."""
 
     def __init__(self) -> None:
         self.total = 0
 
     def take(self, size: int, own: int) -> None:
-        """`own` is what the request holds already."""
+        """`own` is the number of bytes that the request holds already."""
         if own + size > MAX_RESULT_BYTES:
             raise LimitExceeded(
                 f"the answer is larger than the HTTP limit of {MAX_RESULT_BYTES >> 20} MB",
@@ -64,7 +64,7 @@ class Held:
 
 
 class RequestRun:
-    """One request. `results` are JSON objects, one per statement, in order; an error is the last one."""
+    """One request. `results` are JSON objects, one per statement, in order; an error is always the last."""
 
     def __init__(
         self,
@@ -88,19 +88,20 @@ class RequestRun:
         self._stopped = False
 
     def stop(self) -> None:
-        """The client is gone, or the server goes down: cancel what runs, start nothing more."""
+        """Cancels the running statement and starts no more: the client disconnected, or the server shuts
+        down."""
         self._stopped = True
         if self._session is not None:
             self._session.cancel()
 
     def release(self) -> None:
-        """The answer was sent or will not be."""
+        """Releases the results after the response was sent or abandoned."""
         self._held.give_back(self._own)
         self._own = 0
         self.results.clear()
 
     async def execute(self) -> None:
-        """Fills `results`; raises nothing that a statement did wrong."""
+        """Fills `results`. An error of a statement is a result; it does not raise."""
         try:
             options = self._caller.options("http", lasting=False)
             self._session = self._engine.open_session(options, process_id=self._process_id)

@@ -1,4 +1,4 @@
-"""Open the HTTP port inside the running event loop, and close it again."""
+"""Opens and closes the HTTP port in the running event loop."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from tidemill.server.tls import Tls
 
 
 class HttpServer:
-    """The open port. `address` is where it really listens (the port that was chosen where 0 was asked
-    for)."""
+    """The open port. `address` is the actual address (with the chosen port, if 0 was requested)."""
 
     def __init__(self, server: uvicorn.Server, api: Api, address: Address, task: asyncio.Task[None]) -> None:
         self.address = address
@@ -39,7 +38,7 @@ class HttpServer:
         self._task = task
 
     async def close(self) -> None:
-        """Take no more connections, cancel what runs, and wait for its end. Idempotent."""
+        """Accepts no more connections, cancels running statements, and waits for their end. Idempotent."""
         self._api.stop()
         await self._api.stopped()
         self._server.should_exit = True
@@ -59,9 +58,9 @@ async def serve_http(
     gate: Gate = TRUSTING,
     tls: Tls | None = None,
 ) -> HttpServer:
-    """Listen on `address`; returns when connections are taken. `hosts` are the names of `--http-hosts`, `sql`
-    is where the SQL port listens, `gate` says who may come in; with `tls` it is HTTPS. Raises Unavailable
-    when the address cannot be had."""
+    """Listens on `address`; returns when the port accepts connections. `hosts` are the names of
+    `--http-hosts`, `sql` is the address of the SQL port, `gate` authenticates clients; with `tls` the
+    protocol is HTTPS. Raises Unavailable if the address is not available."""
     sock = _listen(address)
     # Bytes that are no HTTP are answered 400; a log line for each would let anybody fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
@@ -121,7 +120,7 @@ def _listen(address: Address) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Signals belong to the process that runs the server, not to its HTTP port."""
+    """uvicorn's server without signal handlers: the server process handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -1,6 +1,6 @@
-"""The connections that stay: WebSockets and streams of events; how many there may be, and how they are ended.
+"""Long-lived HTTP connections (WebSockets and event streams): counts, limits and ends them.
 
-One `Streams` for the port, on the event loop. Each stream enters it for as long as it lives.
+One `Streams` per port, on the event loop. A stream is entered for its whole life.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class OpenStream(Protocol):
     key: tuple[int, int] | None
 
     def cancel(self) -> None:
-        """Cancel what runs now."""
+        """Cancels the running statement."""
         ...
 
     def stop(self) -> None:
-        """The server goes down."""
+        """The server shuts down."""
         ...
 
 
 class Streams:
-    """`engine` and `pool` (threads that encode) are for the streams themselves."""
+    """`engine` and `pool` (threads that encode) are used by the streams."""
 
     def __init__(self, engine: Engine, pool: Executor) -> None:
         self.engine = engine
@@ -53,7 +53,7 @@ class Streams:
 
     @contextlib.contextmanager
     def entered(self, stream: OpenStream, kind: str) -> Generator[None]:
-        """Raises where there are too many, or the server goes down."""
+        """Raises if there are too many streams, or if the server shuts down."""
         if self._stopping:
             raise stopping()
         if len(self._open) >= MAX_STREAMS:
@@ -71,7 +71,7 @@ class Streams:
             STREAMS.labels(kind).dec()
 
     def encoder(self, rows: Rows, make: Callable[[Sequence[Column]], E]) -> E:
-        """What encodes these rows; one for all streams that are given the same."""
+        """The encoder of these rows, shared by all streams with the same batches."""
         columns = rows.columns
         if not rows.shared:
             return make(columns)
@@ -88,7 +88,7 @@ class Streams:
         return await loop.run_in_executor(self.pool, encoder.encode, batch.slice(at, count))
 
     def cancel(self, conn_id: int, secret_key: int) -> None:
-        """Of a connection that is not there, or with another secret: nothing happens, and nobody is told."""
+        """Ignores unknown connections and wrong secrets, without an answer."""
         for stream in self._open:
             if stream.key is not None and stream.key[0] == conn_id:
                 if hmac.compare_digest(str(stream.key[1]), str(secret_key)):
@@ -101,7 +101,7 @@ class Streams:
             stream.stop()
 
     async def stopped(self) -> None:
-        """Until all have said their last words, or `SHUTDOWN_SECONDS` have passed."""
+        """Waits until all streams have sent their last messages, or `SHUTDOWN_SECONDS` have passed."""
         deadline = asyncio.get_running_loop().time() + SHUTDOWN_SECONDS
         while self._open and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(_POLL_SECONDS)
