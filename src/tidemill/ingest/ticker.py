@@ -268,7 +268,7 @@ class Ticker:
         return time.monotonic() - began
 
     def _came_late(self, future: Future[float | None], slot: SourceSlot) -> None:
-        """It is bound by now, if there was anything: whichever round is next takes it along at once."""
+        """It is bound by now, if it has new records: the next round includes it at once."""
         if future.cancelled() or future.exception() is not None or future.result() is None:
             self._release(slot)
         else:

@@ -78,7 +78,7 @@ def bind_aggregate(b: Binder, call_: FunctionCall, where: exp.Expr | None, posit
     return Aggregate(result, found.fn, coerced, distinct, condition, order)
 
 
-# Aggregates to which a value that comes again says nothing new.
+# Aggregates that ignore repeated values.
 _ANY_NUMBER = frozenset({"min", "max", "bool_and", "bool_or", "every", "bit_and", "bit_or"})
 
 
@@ -97,8 +97,8 @@ def sort_key(b: Binder, node: exp.Ordered) -> SortKey:
 
 
 def sort_direction(node: exp.Ordered) -> tuple[bool, bool]:
-    """(descending, nulls first): NULL sorts as larger than all values unless told otherwise; the parser
-    says which."""
+    """(descending, nulls first): NULL sorts as larger than all values by default; the parser gives the
+    order."""
     return bool(node.args.get("desc")), bool(node.args.get("nulls_first"))
 
 
@@ -132,7 +132,8 @@ _EXACT = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.NUMERIC})
 
 
 def finisher_of(name: str, kind: Kind | None) -> Finisher | None:
-    """What makes an aggregate's answer of all its rows; None for those that Spark computes as it goes."""
+    """The function that computes an aggregate's result from all its rows; None for those that Spark computes
+    incrementally."""
     if kind is Kind.BYTEA and name == "string_agg":
         return FINISHERS["string_agg bytea"]
     if kind in _EXACT and f"{name} numeric" in FINISHERS:
@@ -166,8 +167,8 @@ class TreeKey:
 
 
 def sorted_rows(node: Aggregate, args: Sequence[Tree]) -> Tree:
-    """The rows in the order that was asked for. DISTINCT puts them in the order of the arguments, behind
-    what was asked for, as PostgreSQL's sort does."""
+    """The rows in the requested order. DISTINCT sorts them by the arguments, after the requested keys, as
+    PostgreSQL's sort does."""
     keys = list(node.order)
     if node.distinct:
         named = {k.node for k in keys}

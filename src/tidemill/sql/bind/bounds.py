@@ -49,7 +49,7 @@ _BOUND = {
     (">=", True): "hi",
 }
 COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
-# Types whose values Spark does not put in PostgreSQL's order by itself.
+# Types whose values Spark does not sort in PostgreSQL's order.
 _OTHER_ORDER = frozenset({Kind.CHAR, Kind.INTERVAL, Kind.JSONB, Kind.ARRAY, Kind.LIST, Kind.RECORD, Kind.MAP})
 
 
@@ -93,7 +93,7 @@ def compared(b: Binder, name: str, left: exp.Expr, bound: BoundParts, *, every: 
 
 
 def _bounds(alias: str, bound: BoundParts, item: BoundNode) -> BoundNode:
-    """How many rows there are, how many of them are not NULL, the smallest and the largest."""
+    """The number of rows, the number of those that are not NULL, the smallest and the largest."""
     from tidemill.sql.bind.tables import select_from, subquery_as
 
     def of(name: str) -> Tree:

@@ -41,9 +41,9 @@ def bind_update(
     defaults: Mapping[str, exp.Expr] | None = None,
     param_types: Sequence[SqlType | None] = (),
 ) -> BoundQuery:
-    """The rows that an UPDATE changes: the table's columns as they are, then all of them as they will be
-    (None assigns the default). A DELETE is an UPDATE without assignments: then there are only the old ones.
-    `others` is SELECT * FROM the items of FROM or USING."""
+    """The rows that an UPDATE changes: the table's old columns, then all of the new ones (None assigns the
+    default). A DELETE is an UPDATE without assignments: it has only the old ones. `others` is SELECT * FROM
+    the items of FROM or USING."""
     ctx = BindContext(session, param_types)
     env = Env(ctx, names, {})
     select = exp.Select(expressions=[exp.Star()])

@@ -31,7 +31,7 @@ class BindContext:
         self.params: list[SqlType | None] = [
             None if t is None or t.kind is Kind.UNKNOWN else t for t in param_types
         ]
-        # Numbers of parameters that are text for want of anything better (`leave_param`).
+        # Numbers of parameters that are text for lack of another type (`leave_param`).
         self._open_params: set[int] = set()
         # placeholder -> relation id, and the physical columns that were named.
         self.inputs: dict[str, str] = {}
@@ -39,7 +39,7 @@ class BindContext:
         self._placeholders: dict[str, str] = {}
         # Spark alias of a base relation -> its placeholder.
         self.bases: dict[str, str] = {}
-        # What was used that depends on more than rows, as it was written.
+        # Dependencies beyond rows, as they were written.
         self._dependences: dict[str, Dependence] = {}
         self.view_depth = 0
         # Views (by their ids) and WITH queries (by their identity here) that were written out, and the size

@@ -37,22 +37,23 @@ _DETAILS = {Dependence.SESSION: "It is kept for all sessions alike."}
 
 @dataclass(frozen=True, slots=True)
 class Determinism:
-    """`found`: what the query uses, as it is written (`current_user`, `now()`), and what that depends on."""
+    """`found`: the functions that the query uses, as written (`current_user`, `now()`), and their
+    dependencies."""
 
     found: Mapping[str, Dependence] = field(default_factory=dict[str, Dependence])
 
     def on(self, *dependences: Dependence) -> str | None:
-        """What it uses that depends on one of these; None if it uses nothing of the kind."""
+        """The first function that depends on one of these; None if the query uses none."""
         return next((name for name, on in self.found.items() if on in dependences), None)
 
     @property
     def within_session(self) -> bool:
-        """Whether the same rows give the same answer for as long as the session is what it is."""
+        """Whether the same rows give the same result as long as the session does not change."""
         return self.on(Dependence.CLOCK, Dependence.READ_TIME, Dependence.CHANCE) is None
 
     def check_within_session(self, what: str) -> None:
-        """Refuse a query whose answer changes without a change of its inputs. `what` is where it stands, as
-        in `SUBSCRIBE to a query`."""
+        """Refuse a query whose result changes without a change of its inputs. `what` is its context, as in
+        `SUBSCRIBE to a query`."""
         self._refuse(what, Dependence.READ_TIME, Dependence.CLOCK, Dependence.CHANCE)
 
     def check_everywhere(self, what: str) -> None:

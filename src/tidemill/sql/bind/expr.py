@@ -62,7 +62,7 @@ _NOT_UNIQUE = "Could not choose a best candidate {}. You might need to add expli
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """Where an expression or query stands: what its names mean."""
+    """The context of an expression or query: the meaning of its names."""
 
     ctx: BindContext
     names: NameResolver
@@ -80,10 +80,10 @@ class Binder:
         self.scope = scope
         self.clause = clause
         self.aggregates = aggregates
-        # Inside an aggregate's arguments no further aggregate may stand.
+        # An aggregate's arguments may not contain another aggregate.
         self.in_aggregate = False
         self.in_window = False
-        # A set-returning function may stand in a select list, and not in another's arguments.
+        # A set-returning function is allowed in a select list, and not in another's arguments.
         self.rows_allowed = False
         self.windows: Mapping[str, exp.Window] = {}
 

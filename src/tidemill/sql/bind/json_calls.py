@@ -128,7 +128,7 @@ def _key(b: Binder, source: exp.Expr, position: int | None) -> BoundNode:
 
 
 def aggregate_arguments(b: Binder, name: str, args: Sequence[exp.Expr]) -> list[BoundNode] | None:
-    """What jsonb's aggregates take: documents, and keys as text; None for other aggregates."""
+    """The arguments of jsonb's aggregates: documents, and keys as text; None for other aggregates."""
     if name in ("jsonb_agg", "jsonb_agg_strict") and len(args) == 1:
         strict = name.endswith("_strict")
         return [document(b, args[0], literal=False) if strict else member(b, args[0], literal=False)]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ROW = "mz_row"
 # The alias of the relation in a branch's flat form.
 FLAT_ALIAS = "r"
-# UNION ALL of more than this many relations is answered anew: each is a branch of a plan.
+# UNION ALL of more than this many relations is evaluated as a whole: each is a branch of a plan.
 MAX_BRANCHES = 64
 # Conditions, one within the other, of a flat form.
 MAX_STEPS = 32
@@ -68,8 +68,8 @@ class Flat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branch:
-    """What the changes of one relation, by its placeholder, contribute to a query. `flat` where it has that
-    form."""
+    """The contribution of the changes of one relation, by its placeholder, to a query. `flat` where it has
+    that form."""
 
     placeholder: str
     query: exp.Select
@@ -272,7 +272,7 @@ def _renamed(tree: Tree, names: dict[str, Tree]) -> Tree:
 
 
 def _has_python(tree: Tree) -> bool:
-    """Spark evaluates functions in Python, and their arguments, for every row that comes by."""
+    """Spark evaluates functions in Python, and their arguments, for every row that it reads."""
     return any(isinstance(n, exp.Anonymous) and str(n.this) in _PYTHON for n in tree.walk())
 
 

@@ -25,7 +25,7 @@ class NameResolver(Protocol):
     """Finds relations by name, as the session's database and search path say."""
 
     def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
-        """Raises UndefinedObject (42P01) where there is none. `position` is for that error."""
+        """Raises UndefinedObject (42P01) if it does not exist. `position` is for that error."""
         ...
 
 
@@ -56,8 +56,8 @@ def _no_setting(_name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What expressions may ask of the session. `now` is fixed per transaction, `mz_now` is the time that is
-    read at (None while it is not known: a query that uses it must then be completed by `substitute`)."""
+    """The session values that expressions may use. `now` is fixed per transaction; `mz_now` is the time of
+    the read (None while unknown: a query that uses it must then be completed by `substitute`)."""
 
     database: str = "materialize"
     schemas: tuple[str, ...] = ("public",)

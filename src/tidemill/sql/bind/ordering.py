@@ -18,7 +18,7 @@ from tidemill.types.model import SqlType
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
-    """An output column: what it is called and what it computes."""
+    """An output column: its name and its expression."""
 
     name: str
     node: BoundNode

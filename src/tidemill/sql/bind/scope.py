@@ -26,7 +26,7 @@ class Visible:
 
     name: str
     node: BoundNode
-    # It must be asked for by name: neither * nor NATURAL knows it.
+    # It must be requested by name: * and NATURAL leave it out.
     hidden: bool = False
 
 
@@ -55,7 +55,7 @@ class Scope:
     outer: list[Ref] = field(default_factory=list)
 
     def column(self, name: str, position: int | None) -> BoundNode | None:
-        """The column of this name, the nearest scope first; None if there is none."""
+        """The column of this name, the nearest scope first; None if none exists."""
         found = [v for v in self.columns if v.name == name]
         if len(found) > 1:
             raise AmbiguousColumn(f'column reference "{name}" is ambiguous', position=position)

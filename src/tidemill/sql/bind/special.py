@@ -336,8 +336,8 @@ def _with_backslash(pattern: str, sign: str) -> str:
 
 
 def output_text(b: Binder, node: BoundNode) -> BoundNode:
-    """A value as it is printed: a boolean as t or f, where a cast would give true or false; a char(n) with
-    the blanks at its end, which a cast would drop."""
+    """A value in text form: a boolean as t or f, where a cast would give true or false; a char(n) with its
+    trailing blanks, which a cast would drop."""
     if node.type == BOOL:
         return Op(TEXT, "boolout", (node,), lambda a: call("left", cast_to(a[0], TEXT), integer(1)))
     if node.type.kind is Kind.CHAR:

@@ -39,7 +39,7 @@ _LAZY = frozenset({"case", "coalesce"})
 
 
 class Stage:
-    """One inner query: `needs` notes what it must compute, `source` makes it, `finish` rewrites what the
+    """One inner query: `needs` records what it must compute, `source` makes it, `finish` rewrites what the
     outer query computes."""
 
     def __init__(self, ctx: BindContext, scope: Scope) -> None:

@@ -43,7 +43,7 @@ def bind_query(
 
 
 def finished(ctx: BindContext, bound: BoundParts) -> BoundQuery:
-    """What was bound, with all that the context found out on the way."""
+    """The bound query, with everything that the context recorded."""
     return BoundQuery(
         bound.columns,
         lambda: bound.tree,

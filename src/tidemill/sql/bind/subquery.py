@@ -110,7 +110,7 @@ def bind_array(b: Binder, query: exp.Expr) -> BoundNode:
 
 
 def _rows_as_array(b: Binder, query: exp.Expr) -> BoundNode:
-    """The rows of a query of one column, in its order; an empty array where there is none."""
+    """The rows of a query of one column, in its order; an empty array if it has no rows."""
     bound = _bind(b, query)
     if len(bound.columns) != 1:
         raise SyntaxError_("subquery must return only one column", position=position_of(query))

@@ -50,7 +50,7 @@ _MAX_LENGTH = 10_485_760
 
 
 def sql_type(node: exp.Expr) -> SqlType:
-    """The type that the node names; 42704 if there is none."""
+    """The type that the node names; 42704 if it does not exist."""
     if not isinstance(node, exp.DataType):
         return _named(node.name.lower(), node)
     if isinstance(node.this, str):
@@ -59,7 +59,7 @@ def sql_type(node: exp.Expr) -> SqlType:
     kind: exp.DType = node.this
     if kind is D.ARRAY:
         inner = sql_type(node.expressions[0])
-        # PostgreSQL does not tell dimensions apart: int[][] is int[].
+        # PostgreSQL does not distinguish dimensions: int[][] is int[].
         return inner if inner.kind is Kind.ARRAY else model.array(inner)
     if kind is D.LIST:
         return model.list_(sql_type(node.expressions[0]))
@@ -92,7 +92,7 @@ def written_name(node: exp.Expr) -> str:
 
 
 def named_type(name: str) -> SqlType | None:
-    """The type of this name in pg_catalog, if there is one."""
+    """The type of this name in pg_catalog, if it exists."""
     return _BY_NAME.get(name)
 
 

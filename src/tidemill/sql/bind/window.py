@@ -99,7 +99,7 @@ def _bound(b: Binder, node: exp.Window, position: int | None) -> BoundNode:
     for p in partition:
         check_grouped(p.type, "PARTITION BY")
     order = tuple(sort_key(b, o) for o in spec.order)
-    # Ranks look at the whole partition, whatever the frame.
+    # Ranks use the whole partition, whatever the frame.
     plain = found.name in _RANKS or found.name in ("lag", "lead", "ntile")
     frame = framed(b, spec.frame, order, position)
     if plain:
