@@ -1,12 +1,13 @@
-"""The Python library for applications: live queries in a few lines, for ordinary programs and for asyncio.
+"""The Python client library: live queries for synchronous and asyncio programs.
 
-`connect(url)` and `connect_async(url)` give a client; its `subscribe()` iterates over complete times, its
-`live_table()` keeps a query's result in memory. Both come back by themselves after a lost connection, with no
-gap and no repeat. docs/client.md is the manual.
+`connect(url)` and `connect_async(url)` return a client. Its `subscribe()` iterates over complete times,
+its `live_table()` keeps the result of a query in memory. Both reconnect automatically after a lost
+connection, without gaps or repeats. The manual is docs/client.md.
 
-Stands on `tidemill.types` and psycopg and knows nothing of the server but its SQL. What knows no I/O:
-`request` (what is asked for), `copy_rows` (bytes to columns), `assemble` (rows to complete times), `state`
-(complete times to a table), `course` (what to do when, cuts and all). What drives it: `sync`, `aio`.
+Depends on `tidemill.types` and psycopg; it uses only the SQL of the server. Modules without I/O:
+`request` (the request), `copy_rows` (bytes to columns), `assemble` (rows to complete times), `state`
+(complete times to a table), `course` (the steps of a subscription, including reconnects). `sync` and
+`aio` drive them.
 """
 
 from tidemill.client.aio import AsyncClient, connect_async

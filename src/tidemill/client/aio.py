@@ -1,4 +1,4 @@
-"""The client for asyncio programs: as `sync`, awaited."""
+"""The asyncio client. The API matches `sync`, with awaitable methods."""
 
 from __future__ import annotations
 

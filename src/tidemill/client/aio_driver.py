@@ -1,4 +1,4 @@
-"""Drives generators of steps on an event loop: waits for sockets without blocking it."""
+"""The driver of step generators on an event loop: waits for sockets without blocking the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Subscriptions and live tables of the asyncio client: as `subscription` and `live_table`, awaited."""
+"""Subscriptions and live tables of the asyncio client: the awaitable forms of `subscription` and
+`live_table`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""From rows with progress to complete times: the state machine that no application should have to write.
+"""The assembly of rows and progress into complete times.
 
-Rows come in pieces, cut anywhere, with a progress row now and then: `p` says that every time before it is
-complete. What comes out are whole times, each once, in order. After a cut connection (`cut`) the rows of
-times that were not complete are forgotten, and `resume` says where to go on so that nothing is missing and
-nothing comes twice.
+The input is rows, cut anywhere, and progress rows: progress `p` means that every time before p is
+complete. The output is complete times, each once, in order. After a lost connection (`cut`) the rows of
+incomplete times are dropped; `resume` returns the time to continue from, without gaps or repeats.
 
-Pure and columnar; the tables have the time in the first column, whether it is a progress row in the second,
-and the rest is not looked at.
+Pure and columnar. The first column of a table is the time, the second says whether the row is progress;
+the other columns are not read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Rows of COPY ... TO STDOUT as columns in storage form, without Python per row.
+"""The decoder of COPY ... TO STDOUT: columns in storage form, without Python code per row.
 
-Each CopyData message is one row, so every row's beginning is known, and a block of rows is cut column by
-column: all lengths of the first column, then all of the second, and so on. Used by `link`; pure.
+Each CopyData message is one row, so the start of every row is known. A block of rows is decoded column
+by column: all lengths of the first column, then of the second, and so on. Used by `link`; pure.
 
-Binary is the rule: half the work for the server and no doubt about spelling. Where a column's type is not
-known here the text of a value is all that can be had, and the block comes as csv.
+Binary is the normal format: half the work for the server, and unambiguous. If the type of a column is
+not known here, only its text form is usable, and the block uses csv.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The course of one subscription: connect, follow, and after a cut go on where it stopped.
+"""The steps of one subscription: connect, read, and reconnect after a lost connection.
 
-A generator that does no I/O of its own: it yields what it needs (`Dial` a connection, wait until a socket is
-`Ready`, `Pause`) and, in between, what the subscription is for: `News`. `sync` and `aio` drive it. Promises:
-every complete time comes once, in order, with no gap, however often the connection is cut; where that is
-impossible because the server no longer knows the past, the subscription ends with `HistoryGone`, or begins
-anew with a new snapshot if `renew` says so.
+A generator without I/O. It yields its requests (`Dial` a connection, wait until a socket is `Ready`,
+`Pause`) and its results (`News`). `sync` and `aio` drive it. Promises: every complete time is returned
+once, in order, without gaps, however often the connection is lost. If the server no longer has the
+history, the subscription raises `HistoryGone`, or starts again with a new snapshot if `renew` is set.
 """
 
 from __future__ import annotations

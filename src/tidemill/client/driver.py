@@ -1,4 +1,4 @@
-"""Drives generators of steps for blocking callers: waits on sockets, and can be woken from another thread."""
+"""The driver of step generators for blocking callers: waits on sockets; another thread can wake it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What can go wrong for an application: one class for each thing that it can react to.
+"""The exceptions of the client library: one class per condition that an application can handle.
 
-All are `TidemillError`s: a primary text, perhaps a detail and a hint, an SQLSTATE. What the server said comes
-as `ServerError` with the server's own words; the classes below it are what the client itself can tell apart.
+All are `TidemillError`s: a primary text, an optional detail and hint, an SQLSTATE. Errors of the server
+are `ServerError`s with the text of the server. Its subclasses are the conditions that the client
+distinguishes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What subscriptions and live tables of both clients share: the course, and the batches that it brings.
+"""The common parts of subscriptions and live tables in both clients: the course and its batches.
 
-`subscription` and `live_table` wait on sockets and threads, `aio_following` on an event loop; nothing here
-waits.
+`subscription` and `live_table` wait on sockets and threads, `aio_following` on an event loop. Nothing
+here waits.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Columns between three forms: as the server describes them, as they are held here, as the application sees
-them.
+"""The conversion of columns between the server's description, the internal form and the application's
+form.
 
-Held in the storage form of `tidemill.types`, in which rows have an identity and a hash; shown in the Arrow
-types that polars and pandas know what to do with (`shown`). Types whose shape the wire does not tell (lists,
-maps, records) are held and shown as text.
+Internally, columns have the storage form of `tidemill.types`, in which rows have an identity and a
+hash. The application gets Arrow types that polars and pandas support (`shown`). Types whose structure
+the wire protocol does not describe (lists, maps, records) are text.
 """
 
 from __future__ import annotations

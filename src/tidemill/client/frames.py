@@ -1,5 +1,5 @@
-"""What the application gets: batches of changes, and results of queries, as Arrow, polars, pandas or plain
-Python."""
+"""The results that the application receives: batches of changes and query results, as Arrow, polars,
+pandas or Python objects."""
 
 from __future__ import annotations
 

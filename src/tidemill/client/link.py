@@ -1,7 +1,7 @@
-"""One connection to the server, spoken to without waiting: statements, descriptions, COPY.
+"""One connection to the server without blocking waits: statements, descriptions, COPY.
 
-Generators that yield a `Ready` wherever the socket must be waited for; who drives them (`sync`, `aio`) waits
-in its own manner. So both clients share every line that knows of libpq.
+Generators that yield a `Ready` whenever they must wait for the socket. The drivers (`sync`, `aio`) wait
+in their own way, so both clients share all code that uses libpq.
 """
 
 from __future__ import annotations

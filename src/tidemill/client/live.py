@@ -1,7 +1,7 @@
-"""What a live table holds, whoever feeds it: the state behind `LiveTable` and `AsyncLiveTable`.
+"""The content of a live table: the shared state of `LiveTable` and `AsyncLiveTable`.
 
-One thread feeds it, complete time by complete time; any number of others may read it meanwhile, and see it
-as it was at one complete time.
+One thread applies complete times in order. Any number of other threads may read meanwhile; they see the
+table at one complete time.
 """
 
 from __future__ import annotations

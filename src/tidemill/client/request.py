@@ -1,7 +1,7 @@
-"""What a subscription asks for, and its text as SQL: at first, and after a cut.
+"""The request of a subscription, and its SQL text for the first connection and after a reconnect.
 
-Pure. A `SubscriptionRequest` is made once from the arguments of `subscribe` or `live_table`; the course of
-the subscription asks it for the statement, with the place to go on from once there is one.
+Pure. A `SubscriptionRequest` is made once from the arguments of `subscribe` or `live_table`. The course
+of the subscription gets the statement from it, with the time to continue from, if there is one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How often and how long a lost connection is tried again.
+"""The retry policy for lost connections.
 
-Pure: the course of a subscription asks `Pauses` how long to wait, and says when something arrived.
+Pure: the course of a subscription gets the next delay from `Pauses`, and reports when data arrives.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A relation held in memory: batches of changes in, the rows of now out.
+"""A relation in memory: applies batches of changes and returns the current rows.
 
-A multiset of rows in storage form: each row with how often it is there, whatever key the application names,
-so that it is right even while two rows have one key. Changes are put down as they come and merged when they
-are many, or when somebody wants all rows: an update costs what changed, a read of everything costs
-everything. One row can be looked up by its key without merging.
+A multiset of rows in storage form: each row with its count. It is independent of the application's key,
+so it is correct even while two rows have the same key. Changes are appended, and merged when there are
+many, or when the caller reads all rows. An update costs as much as its changes; reading everything
+costs as much as the table. Looking up one row by key needs no merge.
 
 Pure and not thread-safe; `live` guards it.
 """

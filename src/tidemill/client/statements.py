@@ -1,7 +1,7 @@
 """query() and execute(): plain statements, shared by both clients.
 
-A query's rows come as COPY in binary, columns at once; what COPY does not take (SHOW, EXPLAIN, INSERT ...
-RETURNING) comes as a small result in text.
+The rows of a query arrive as binary COPY, directly as columns. Statements that COPY does not support
+(SHOW, EXPLAIN, INSERT ... RETURNING) return a small result in text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Subscriptions of the blocking client: what follows a course, and the iterator of batches."""
+"""Subscriptions of the blocking client: the follower of a course, and the iterator of batches."""
 
 from __future__ import annotations
 

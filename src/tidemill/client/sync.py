@@ -1,7 +1,7 @@
-"""The client for ordinary programs: blocking calls, iterators, threads.
+"""The blocking client: calls, iterators, threads.
 
-`connect` gives a `Client`. Each subscription and live table has a connection of its own, which it makes again
-by itself when it is lost. Whatever waits here ends at once when `close()` is called from another thread.
+`connect` returns a `Client`. Each subscription and live table has its own connection and reconnects
+automatically. Calls that wait end at once when another thread calls `close()`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the server is: a URL or connection string, the environment, and Tidemill's own defaults."""
+"""The address of the server: from a URL or connection string, the environment, and Tidemill's defaults."""
 
 from __future__ import annotations
 

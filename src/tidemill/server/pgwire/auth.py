@@ -1,9 +1,9 @@
-"""How a client proves who it is on the SQL port.
+"""Authentication on the SQL port.
 
-An `Authentication` is a generator: it yields the bytes of authentication requests (`replies.authentication`)
-and is sent the content of each password message; when it returns, the client is in (what it returns is sent
-before the good news), and a TidemillError refuses it. Without I/O, so that a method can be tested by itself.
-Driven by `connection`.
+An `Authentication` is a generator. It yields the bytes of authentication requests
+(`replies.authentication`) and receives the content of each password message. When it returns, the login
+has succeeded, and the returned bytes are sent before AuthenticationOk. A TidemillError refuses the
+client. It does no I/O, so that each method can be tested alone. Driven by `connection`.
 """
 
 from __future__ import annotations

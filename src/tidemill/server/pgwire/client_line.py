@@ -1,9 +1,8 @@
-"""The line to one client: what came in and was not yet run, what goes out, and how a wait on either is broken
-off.
+"""The input and output queues of one client, and the interruption of waits on them.
 
-`Inbox` and `Outbox` are fed and emptied by `connection` (the transport's callbacks) on one side and by the
-session's task on the other, both on the event loop. Promises: what waits in either is bounded (`limits`), and
-a cancel, a shutdown or a closed socket ends any wait at once.
+`connection` (the transport's callbacks) and the task of the session use `Inbox` and `Outbox`, both on
+the event loop. Promises: both queues are bounded (`limits`). A cancel, a shutdown or a closed socket
+ends any wait at once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""One client's socket: the transport's callbacks, the login, and the task that runs the conversation.
+"""The socket of one client: transport callbacks, login, and the task that runs its messages.
 
-Made by `listener` for every TCP connection. An `asyncio.Protocol` rather than streams, because thousands of
-connections rest most of the time and streams keep buffers for each. The task starts with the startup packet.
-Promises: the socket is read while a statement runs (up to the inbox's limit), so that a Terminate or a closed
-socket is noticed; whatever goes wrong ends this connection alone, and the engine's session is closed exactly
-once.
+`listener` makes one for every TCP connection. It is an `asyncio.Protocol` and not a stream, because
+thousands of connections are mostly idle and streams keep buffers for each. The task starts with the
+startup packet. Promises: the socket is read while a statement runs (up to the limit of the inbox), so
+that a Terminate or a closed socket is noticed. An error ends only this connection. The session of the
+engine is closed exactly once.
 """
 
 from __future__ import annotations

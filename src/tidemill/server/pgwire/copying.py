@@ -1,7 +1,7 @@
-"""COPY ... FROM STDIN over the wire: the client's CopyData messages into the engine's sink.
+"""COPY ... FROM STDIN on the wire: passes the client's CopyData messages to the engine's sink.
 
-Called by `message_loop` and `extended`. Promises: decoding runs in a worker thread; what waits to be decoded
-is bounded by one block; the sink ends by exactly one of `finish` and `fail`.
+Called by `message_loop` and `extended`. Promises: decoding runs in a worker thread. At most one block
+waits to be decoded. The sink receives exactly one of `finish` and `fail`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From an exception to what a client is told.
+"""The conversion of exceptions into errors for the client.
 
-A TidemillError is told as it is. Anything else is a bug: the log gets the traceback under a short reference,
-the client gets XX000 and the reference, and nothing of our insides.
+A TidemillError is sent unchanged. Any other exception is a bug: the log gets the traceback with a short
+reference. The client gets XX000 and the reference, without internal details.
 """
 
 from __future__ import annotations

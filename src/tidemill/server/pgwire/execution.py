@@ -1,7 +1,8 @@
-"""Running one prepared statement: what the simple and the extended protocol have in common.
+"""The execution of one prepared statement, shared by the simple and the extended protocol.
 
-Called by `message_loop` and `extended`. Promises: every execution is counted and timed; a statement that only
-reads is not run for a client that has left; a failed transaction block accepts only what ends it.
+Called by `message_loop` and `extended`. Promises: every execution is counted and timed. A read-only
+statement does not run for a client that has disconnected. A failed transaction block accepts only the
+statements that end it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The extended query protocol: Parse, Bind, Describe, Execute, Close.
 
-Owned by `message_loop`, which also sees to Sync, Flush and errors. Promises: each message is answered by its
-own reply; a portal with a row limit suspends and goes on where it stopped; formats and parameter counts are
-checked before anything runs.
+Owned by `message_loop`, which handles Sync, Flush and errors. Promises: each message gets its own
+reply. A portal with a row limit suspends and continues where it stopped. Formats and parameter counts
+are checked before the statement runs.
 """
 
 from __future__ import annotations

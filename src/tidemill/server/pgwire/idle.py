@@ -1,9 +1,8 @@
-"""How long a session may rest.
+"""The idle timeouts of a session.
 
-PostgreSQL's `idle_session_timeout` and `idle_in_transaction_session_timeout`, read from a session that offers
-settings: a method `setting(name)` that gives a parameter's value as SHOW prints it, or None. Called by
-`message_loop`, and by the conversations of WebSockets, whenever they have nothing to do. Promise: no timeout
-unless the session's setting says a positive one.
+PostgreSQL's `idle_session_timeout` and `idle_in_transaction_session_timeout`. The session's method
+`setting(name)` returns the value as SHOW prints it, or None. Called by `message_loop` and by WebSocket
+conversations when they are idle. Promise: no timeout unless the setting of the session is positive.
 """
 
 from __future__ import annotations

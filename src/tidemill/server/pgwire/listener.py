@@ -1,9 +1,8 @@
-"""The SQL port: accepts connections, counts them, finds the one a cancel request means, and shuts them all
-down.
+"""The SQL port: accepts and counts connections, routes cancel requests, and shuts all connections down.
 
-Started by the command line (and by tests) with an engine. Promises: no more than `max_connections`
-sessions; a cancel request gets in when the server is full; `stop` tells every client 57P01, waits a little
-for running statements to end, and leaves no task.
+Started by the command line (and by tests) with an engine. Promises: at most `max_connections` sessions.
+A cancel request is accepted when the server is full. `stop` sends 57P01 to every client, waits briefly
+for running statements, and leaves no task.
 """
 
 from __future__ import annotations

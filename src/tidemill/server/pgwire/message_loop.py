@@ -1,8 +1,9 @@
-"""Runs a client's messages, one after another, against its session.
+"""The message loop: runs the messages of one client in order against its session.
 
-One `Conductor` per logged-in connection, driven by the connection's task. Promises: answers come in the order
-of the messages; an error ends its statement (in the extended protocol everything up to Sync), never the
-server; the tag of a statement whose commit fails is never sent; notices go out while a statement runs.
+One `Conductor` per logged-in connection, driven by the connection's task. Promises: replies have the
+order of the messages. An error ends its statement (in the extended protocol everything up to Sync),
+never the server. The tag of a statement whose commit fails is never sent. Notices are sent while a
+statement runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a client can say: one small frozen value per message, and how each is read from its body.
+"""The client's messages: one frozen dataclass per message, and the parsers of their bodies.
 
-Called by `protocol`, which cuts the byte stream into frames. Promises: whatever the bytes are, the result is
-a message, a `MessageRefused` (the frame is sound, its content is not acceptable: an ordinary error, the
-conversation goes on) or a `MalformedMessage` (the content contradicts itself: this client cannot be followed
-any further).
+Called by `protocol`, which cuts the byte stream into frames. Promises that any bytes give one of three
+results. A message. A `MessageRefused`: the frame is valid but its content is not acceptable; this is an
+ordinary error, and the connection continues. A `MalformedMessage`: the content contradicts itself, and
+the connection ends.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What a session keeps between messages: prepared statements, and portals (a statement with parameters,
-perhaps half read).
+"""The prepared statements and portals of a session. A portal is a statement with parameters, perhaps
+partly read.
 
-Owned by `extended`. What has a name is the session's: SQL reaches its statements (`api.Statements`) and
-portals (`api.Portals`) too. Promises: counts and bytes are limited; a portal that goes away closes its rows,
-so that the engine's holds and jobs are released; the unnamed ones are replaced by the next of their kind.
+Owned by `extended`. Named ones belong to the session: SQL also accesses its statements
+(`api.Statements`) and portals (`api.Portals`). Promises: counts and bytes are limited. A closed portal
+closes its rows, which releases the engine's holds and jobs. A new unnamed statement or portal replaces
+the previous one.
 """
 
 from __future__ import annotations

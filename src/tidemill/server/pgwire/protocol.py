@@ -1,12 +1,12 @@
-"""The protocol without I/O: bytes in, messages out, and which message may be acted on when.
+"""The protocol without I/O: parses bytes into messages, and decides which messages are valid now.
 
-Two machines, because a connection reads ahead of what it runs. `Protocol` follows the byte stream: it cuts
-frames, reads them and knows whether the first packet came. `Conversation` follows what was run: it knows
-whether an error makes the client's next messages void, and whether COPY data is expected. Called by
-`connection` and `message_loop`, and by the tests directly.
+It has two state machines, because a connection reads ahead of what it runs. `Protocol` follows the byte
+stream: it cuts and parses frames, and tracks the startup packet. `Conversation` follows execution: it
+tracks whether the client's next messages are skipped after an error, and whether COPY data is expected.
+Called by `connection`, `message_loop` and tests.
 
-Promises: `receive` never raises; after a `ProtocolFailure` it gives no more events; the events do not depend
-on how the bytes were cut; work is linear in the bytes and memory bounded by one message.
+Promises: `receive` never raises. After a `ProtocolFailure` it returns no more events. The events do not
+depend on how the bytes were cut. Work is linear in the bytes, and memory is bounded by one message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the server says: functions from values to the bytes of whole messages.
+"""The server's messages: functions that encode values as whole messages.
 
-Called by `connection` and `message_loop`; rows are in `rows`, because they are made by column. Promise: each
-function returns a whole number of messages, so that results can be put one after another and notices in
-between.
+Called by `connection` and `message_loop`. Rows are in `rows`, because they are encoded by column.
+Promise: each function returns whole messages, so that results can be concatenated and notices inserted
+between them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Sending what a statement returns: rows, and COPY data to the client.
+"""Sends the results of statements: rows, and COPY data to the client.
 
-Called by `message_loop` and `extended`. Promises: encoding of more than a few rows runs in a worker thread,
-and once for all clients that are sent the same batch; the client's pace is the pace (no more than one piece
-is made ahead of it); the engine's iterator is closed whatever happens; a SELECT that sends too much is an
-error.
+Called by `message_loop` and `extended`. Promises: more than a few rows are encoded in a worker thread,
+once for all clients that receive the same batch. At most one piece is encoded ahead of the client. The
+engine's iterator is always closed. A SELECT that exceeds its size limit raises an error.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""DataRow messages from Arrow batches, by column.
+"""The encoder of DataRow messages: from Arrow batches, by column.
 
-Each column is encoded whole by `types.wire` (where all values are the same, one of them); the messages are
-then put together by one join of the row heads, the length prefixes and the values, all as Arrow binary
-columns: no Python per row. Called in worker threads by `results`. Promise: the bytes are a whole number of
-DataRow messages, one per row of the batch, in order.
+`types.wire` encodes each column as a whole (a constant column once). One join combines row heads,
+length prefixes and values, all as Arrow binary columns, without Python code per row. Called in worker
+threads by `results`. Promise: the bytes are whole DataRow messages, one per row of the batch, in order.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""TLS over a transport that is already there, as a transport.
+"""TLS on top of an existing transport, with a transport's interface.
 
-Made by `connection` when a client asks for TLS or begins with it. OpenSSL works on memory here: bytes that
-came are put in with `receive`, which gives what they say; what is written goes out through the transport
-below. Not asyncio's own, because that cannot take over bytes that were read already (a client that starts
-with TLS right away) and reserves 256 kB for each connection.
+`connection` makes one when a client requests TLS or starts with it. OpenSSL works in memory: `receive`
+takes ciphertext and returns plaintext; writes go to the transport below. It replaces asyncio's TLS,
+which cannot take over bytes that were already read (a client that starts with TLS at once) and reserves
+256 kB for each connection.
 
-Promises: nothing is held beyond one chunk of the transport below, whose flow control holds for both; every
-failure is an `ssl.SSLError` from `receive`, after which only `abort` and `close` make sense.
+Promises: at most one chunk is buffered above the transport below, whose flow control applies to both.
+Every failure is an `ssl.SSLError` from `receive`; afterwards only `abort` and `close` are valid.
 """
 
 from __future__ import annotations

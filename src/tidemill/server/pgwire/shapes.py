@@ -1,8 +1,8 @@
-"""How the last few results of a connection look on the wire: a client asks the same things again.
+"""A cache of the last result shapes of a connection, because clients repeat their queries.
 
-Owned by `client_line`, used by `message_loop`, `extended` and `results`. A plan that runs again gives its
-columns as the very same object, so that a look at who they are is enough. Promise: a connection keeps no more
-than `MAX_KEPT` shapes.
+Owned by `client_line`, used by `message_loop`, `extended` and `results`. A plan that runs again returns
+the same columns object, so a comparison by identity is enough. Promise: a connection keeps at most
+`MAX_KEPT` shapes.
 """
 
 from __future__ import annotations
