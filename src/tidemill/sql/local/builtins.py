@@ -18,12 +18,12 @@ from tidemill.types import model
 from tidemill.types.model import BOOL, INT4, INT8, JSONB, NUMERIC, TEXT, Column
 
 _A, _E, _ANY = Poly.ARRAY, Poly.ELEMENT, Poly.ANY
-# generate_series and repeat make no more than this many values: a limit of memory, not of meaning.
+# The limit of values that generate_series and repeat produce: it bounds memory and has no other meaning.
 MAX_VALUES = 100_000
 
 
 def _plain(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of values alone."""
+    """A function that depends only on its values."""
     return lambda rt, *args: fn(*args)
 
 
@@ -42,7 +42,9 @@ def _substring(text: str, start: int, length: int | None = None) -> str:
 
 
 def _letters(text: str, change: Callable[[str], str]) -> str:
-    """Letter by letter: one that would become two stays, but for the dotted I, which has a plain one."""
+    """Changes case letter by letter. A letter that would become two stays, except the dotted I, which becomes
+    a plain one.
+    """
     plain = {"İ": "i"} if change is str.lower else {}
     return "".join(plain.get(c, c) if len(new := change(c)) != 1 else new for c in text)
 
@@ -93,7 +95,7 @@ def _lower_bound(items: Sequence[Any], dimension: int) -> int | None:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Not distinct: NULL from NULL, NaN from NaN."""
+    """Not distinct: NULL equals NULL, NaN equals NaN."""
     return a == b or (a is not None and b is not None and a != a and b != b)
 
 

@@ -43,7 +43,7 @@ def constant(value: Any, t: Type) -> Typed:
 
 
 def unknown(text: str | None) -> Typed:
-    """A literal whose type its place will say."""
+    """A literal without a type; its context decides the type."""
     return Typed(model.UNKNOWN, lambda e, rt: text, literal=text, untyped=True)
 
 
@@ -61,7 +61,7 @@ def to_type(ctx: LocalContext, value: Typed, target: Type) -> Typed:
 
 
 def _decided(ctx: LocalContext, value: Typed, target: Type) -> Typed:
-    """A parameter takes the type of its first place. What is named there is sent as text."""
+    """A parameter takes the type of its first use. Values of types such as regclass are sent as text."""
     assert value.param is not None
     given = model.TEXT if isinstance(target, Reg) else target
     ctx.params[value.param - 1] = given
@@ -81,8 +81,9 @@ def _read(ctx: LocalContext, text: str | None, target: Type) -> Typed:
 
 
 def _value(text: str, target: SqlType, zone: str) -> Any:
-    """A literal's value, where it is one of Python's: its calendar ends before PostgreSQL's, and has no
-    infinity."""
+    """A literal's value, if Python can represent it: Python's calendar ends before PostgreSQL's, and has no
+    infinity.
+    """
     read = parse_literal(text, target, timezone=zone)
     try:
         return read.as_py()
@@ -107,7 +108,7 @@ def explicit(ctx: LocalContext, value: Typed, target: Type) -> Typed:
 
 
 def converter(ctx: LocalContext, source: Type, target: Type) -> Convert | None:
-    """How a value that is not NULL becomes one of `target`; None where it is one already."""
+    """The conversion of a value that is not NULL to `target`; None if none is needed."""
     if source == target:
         return None
     if isinstance(target, Reg):
@@ -150,7 +151,7 @@ def converter(ctx: LocalContext, source: Type, target: Type) -> Convert | None:
 
 
 def _readable(t: SqlType) -> bool:
-    """Are its values Python's own, as `parse_literal` gives them?"""
+    """Whether its values are Python's own, as `parse_literal` returns them."""
     inner = element_type(t) if t.kind is Kind.ARRAY else t
     return inner.kind in PLAIN | STRINGS | NUMBERS | FLOATS or inner.kind is Kind.JSONB
 
@@ -183,7 +184,7 @@ def _integer(target: SqlType, source: Kind) -> Convert | None:
 
 
 def _one_byte(number: int) -> str:
-    """A number as "char": one byte, shown in octal where it is no character by itself."""
+    """A number as "char": one byte, in octal if it is not a character."""
     if not -128 <= number <= 127:
         raise InvalidValue('"char" out of range', sqlstate="22003")
     if number < 0:
@@ -210,7 +211,7 @@ def _cut(text: str, target: SqlType) -> str:
 
 
 def writer(source: Type) -> Convert | None:
-    """How a value is written as text; None where it is text."""
+    """The function that writes a value as text; None if it is text."""
     if isinstance(source, Reg):
         return lambda v, rt: rt.facts.reg_output(source, v)
     if source.kind in STRINGS or source.kind is Kind.UNKNOWN:
@@ -248,7 +249,7 @@ def _quoted(text: str) -> str:
 
 
 def unify(ctx: LocalContext, values: Sequence[Typed]) -> tuple[list[Typed], Type]:
-    """The values as one type, as CASE, UNION, COALESCE and ARRAY want it."""
+    """The values as one type, as CASE, UNION, COALESCE and ARRAY require."""
     known = [v.type for v in values if not v.untyped and not _open(v)]
     if not known:
         return [to_type(ctx, v, model.TEXT) for v in values], model.TEXT
@@ -279,7 +280,7 @@ def common(a: Type, b: Type) -> Type:
             return SqlType(wide)
         raise NotLocal(f"no common type of {a} and {b}")
     if category(a) is Category.STRING:
-        # Both become each other by themselves: the first counts.
+        # Both cast to each other implicitly: the first counts.
         same = kind(a) is kind(b) or {kind(a), kind(b)} == {Kind.TEXT, Kind.VARCHAR}
         return SqlType(kind(a)) if same else model.TEXT
     if category(a) is Category.ARRAY and isinstance(a, SqlType) and isinstance(b, SqlType):
@@ -294,12 +295,12 @@ def _plain(t: Type) -> SqlType:
 
 
 def beside(t: Type) -> Type:
-    """What a literal beside a value of this type is: of any length and scale."""
+    """The type of a literal beside a value of this type: of any length and scale."""
     return t if isinstance(t, Reg) else base(t)
 
 
 def comparable(ctx: LocalContext, a: Typed, b: Typed) -> tuple[Typed, Typed]:
-    """Both operands of a comparison in a form that Python compares as PostgreSQL does the values."""
+    """Both operands of a comparison in a form that Python compares as PostgreSQL compares the values."""
     if (a.untyped or _open(a)) and (b.untyped or _open(b)):
         return to_type(ctx, a, model.TEXT), to_type(ctx, b, model.TEXT)
     if a.untyped or _open(a):

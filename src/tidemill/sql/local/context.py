@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LocalContext:
-    """`params` are the types of $1, $2, ...: None until one is used where its type is known. `relations` are
-    the ids of what is read."""
+    """`params` are the types of $1, $2, ...: None until the first use in a place with a known type.
+    `relations` are the ids of the relations that the query reads.
+    """
 
     session: SessionInfo
     names: NameResolver
     functions: Mapping[str, Sequence[Function]]
-    is_local: Mapping[str, int]  # the ids of relations whose rows are at hand, and the OIDs of those
+    is_local: Mapping[str, int]  # the ids of relations with rows in memory, and their OIDs
     params: list[SqlType | None] = field(default_factory=list)
     relations: set[str] = field(default_factory=set)
     depth: int = 0

@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 
 
 class Expressions:
-    """Compiles the expressions of one query level. `aggregates` collects aggregate calls where the clause
-    may have them, `windows` and `series` the calls that need rows beside the level's own."""
+    """Compiles the expressions of one query level. `aggregates` collects aggregate calls if the clause allows
+    them. `windows` and `series` collect the calls that need rows beside the level's own.
+    """
 
     def __init__(self, ctx: LocalContext, scope: LocalScope, ctes: Ctes) -> None:
         self.ctx = ctx
         self.scope = scope
         self.ctes = ctes
         self.aggregates: Aggregates | None = None
-        # Calls over windows and set-returning calls of a select list: (slot, how its values are made).
+        # Window calls and set-returning calls of a select list: (slot, function that makes their values).
         self.windows: list[tuple[int, Callable[[list[Env], Runtime], list[Any]]]] = []
         self.series: list[tuple[int, Typed]] = []
         self.may_series = False
@@ -60,7 +61,7 @@ class Expressions:
         return to_type(self.ctx, self.compile(node), BOOL)
 
     def query(self, node: exp.Expr) -> Level:
-        """A subquery that may name this level's columns."""
+        """A subquery that may refer to this level's columns."""
         from tidemill.sql.local.query import compile_level
 
         while isinstance(node, exp.Paren) or (isinstance(node, exp.Subquery) and not _has_tail(node)):

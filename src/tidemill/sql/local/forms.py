@@ -191,7 +191,7 @@ def _case(x: Expressions, node: exp.Expr) -> Typed:
             conditions.append(operators.binary(x.ctx, "=", x.compile(subject), x.compile(branch.this)))
         values.append(x.compile(branch.args["true"]))
     default = node.args.get("default")
-    # PostgreSQL looks at ELSE first when it settles the type.
+    # PostgreSQL considers ELSE first when it resolves the type.
     values.insert(0, unknown(None) if default is None else x.compile(default))
     results, t = unify(x.ctx, values)
     branches = [(c.run, r.run) for c, r in zip(conditions, results[1:], strict=True)]
@@ -338,7 +338,7 @@ def _session(make: Callable[[LocalContext], Typed]) -> Callable[[Expressions, ex
 
 
 def _called(name: str) -> Callable[[Expressions, exp.Expr], Typed]:
-    """A function that sqlglot has a node of its own for."""
+    """A function with its own sqlglot node."""
 
     def build(x: Expressions, node: exp.Expr) -> Typed:
         from tidemill.sql.local import functions
@@ -372,7 +372,7 @@ def _aggregate_filter(x: Expressions, node: exp.Expr) -> Typed:
 
 
 def _single(handler: Handler) -> Handler:
-    """A form that must not hold a set-returning call: its rows would depend on what is chosen."""
+    """A form that must not contain a set-returning call: its rows would depend on the branch taken."""
 
     def compiled(x: Expressions, node: exp.Expr) -> Typed:
         before, x.may_series = x.may_series, False
@@ -418,7 +418,7 @@ HANDLERS: dict[type[exp.Expr], Handler] = {
     exp.Neg: _negative,
     exp.Window: _window,
     exp.Filter: _aggregate_filter,
-    # When the query runs, not when it is compiled: it may be run again.
+    # At execution, not at compilation: the query may run again.
     exp.CurrentTimestamp: _called("now"),
     exp.CurrentUser: _session(lambda c: constant(c.session.user, model.NAME)),
     exp.SessionUser: _session(lambda c: constant(c.session.session_user, model.NAME)),

@@ -30,9 +30,10 @@ Declared = Type | Poly
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """`call` gets the runtime and the arguments' values. Unless `lenient`, it is not called when one is NULL:
-    the answer is NULL. `variadic`: the last argument may come any number of times. `rows`: it gives a list,
-    one row each. The last `optional` arguments may be left out (and are None then)."""
+    """`call` gets the runtime and the arguments' values. Unless `lenient`, a NULL argument gives NULL without
+    a call. `variadic`: the last argument may occur any number of times. `rows`: it returns a list, one row
+    each. The last `optional` arguments may be omitted (and are None then).
+    """
 
     name: str
     args: tuple[Declared, ...]
@@ -42,9 +43,9 @@ class Function:
     variadic: bool = False
     rows: bool = False
     optional: int = 0
-    # Its arguments have types of their own: a literal alone does not say what it is.
+    # Its arguments have individual types: a literal alone has none.
     typed: bool = False
-    # It takes these types and none that become them: others would fit two of its name.
+    # It takes exactly these types, without coercion: coerced ones would match two functions of its name.
     exact: bool = False
     # It makes JSON of its arguments.
     json: bool = False
@@ -64,7 +65,9 @@ def compile_call(x: Expressions, call: FunctionCall, where: exp.Expr | None = No
 
 
 def apply(ctx: LocalContext, name: str, args: Sequence[Typed]) -> tuple[Function, Typed]:
-    """The call of the function of this name that takes these; a set-returning one gives its list."""
+    """The call of the function of this name that accepts these arguments; a set-returning one returns its
+    list.
+    """
     for exact in (True, False):
         for fn in ctx.functions.get(name, ()):
             declared = _arity(fn, len(args))
@@ -80,7 +83,7 @@ def apply(ctx: LocalContext, name: str, args: Sequence[Typed]) -> tuple[Function
 
 
 _INTS = (Kind.INT2, Kind.INT4, Kind.INT8)
-# What becomes an argument of a numeric type by itself.
+# Types that cast implicitly to a numeric argument.
 _WIDENS: dict[Kind, tuple[Kind, ...]] = {
     Kind.INT2: (Kind.INT2,),
     Kind.INT4: (Kind.INT2, Kind.INT4),
@@ -88,7 +91,7 @@ _WIDENS: dict[Kind, tuple[Kind, ...]] = {
     Kind.NUMERIC: (*_INTS, Kind.NUMERIC),
     Kind.OID: (*_INTS, Kind.OID),
 }
-# What a function of anything takes: what it is written as is no matter of form or zone.
+# Types that a function of any type accepts: their text depends on no format or zone.
 _ANY = STRINGS | INTEGERS | {Kind.BOOL, Kind.JSONB}
 
 
@@ -140,7 +143,7 @@ def _applied(ctx: LocalContext, fn: Function, declared: Sequence[Declared], args
 def _coerced(
     ctx: LocalContext, declared: Sequence[Declared], args: Sequence[Typed]
 ) -> tuple[list[Typed], SqlType | None]:
-    """The arguments in their declared types, and what `Poly.ELEMENT` stands for."""
+    """The arguments in their declared types, and the type of `Poly.ELEMENT`."""
     element: SqlType | None = None
     for d, a in zip(declared, args, strict=False):
         if d is Poly.ARRAY and isinstance(a.type, SqlType) and a.type.kind is Kind.ARRAY:

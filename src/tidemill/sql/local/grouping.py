@@ -45,7 +45,7 @@ def is_aggregate(name: str) -> bool:
 
 @dataclass(slots=True)
 class _Call:
-    """One aggregate. `fold` gets the values that count: none that are NULL but for array_agg."""
+    """One aggregate. `fold` gets the values that count: all that are not NULL, or all for array_agg."""
 
     fold: Fold
     args: list[Typed]
@@ -75,13 +75,13 @@ class _Call:
 
 @dataclass(slots=True)
 class Aggregates:
-    """The aggregates of one query level; their values are a row in a slot of their own."""
+    """The aggregates of one query level; their values are a row in their own slot."""
 
     slot: int
     calls: list[_Call] = field(default_factory=list)
 
     def add(self, x: Expressions, call: FunctionCall, where: exp.Expr | None) -> Typed:
-        # No aggregate stands within another, and no call over a window or of several rows within one.
+        # Aggregates do not nest, and cannot contain window calls or set-returning calls.
         x.aggregates, before = None, (x.may_window, x.may_series)
         x.may_window = x.may_series = False
         try:
@@ -105,7 +105,7 @@ class Aggregates:
 
 
 def _meaning(x: Expressions, call: FunctionCall, args: list[Typed]) -> tuple[Type, Fold, bool]:
-    """The result's type, how it is made of the values, and whether NULLs are among them."""
+    """The result's type, the function that computes it, and whether its values include NULLs."""
     name = call.name
     if name == "count" and call.star and not args:
         return INT8, len, True

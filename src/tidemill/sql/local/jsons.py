@@ -16,12 +16,12 @@ from tidemill.sql.local.model import NotLocal, Typed
 from tidemill.types.json import canonical_json
 from tidemill.types.model import Kind
 
-# What JSON shows as Python does.
+# Types that JSON and Python show alike.
 _PLAIN = (STRINGS | INTEGERS | {Kind.BOOL, Kind.JSONB, Kind.UNKNOWN}) - {Kind.OID}
 
 
 class LocalJsonText(str):
-    """The text of a JSON value, to tell it from a text that becomes a JSON string."""
+    """The text of a JSON value, as distinct from a text that becomes a JSON string."""
 
 
 def json_text(value: Any) -> LocalJsonText:
@@ -29,7 +29,7 @@ def json_text(value: Any) -> LocalJsonText:
 
 
 def _spelt(value: Any) -> str:
-    """Numbers within JSON stay as they are written: Python would make floats of them."""
+    """Numbers within JSON stay as written: Python would make floats of them."""
     if isinstance(value, LocalJsonText):
         return value
     if isinstance(value, dict):
@@ -40,7 +40,7 @@ def _spelt(value: Any) -> str:
 
 
 def json_operand(arg: Typed) -> Typed:
-    """A value of a type that JSON shows as Python does; an OID is a string there, and goes to the binder."""
+    """A value of a type that JSON and Python show alike; an OID is a string there, and needs the binder."""
     t = arg.type
     if isinstance(t, Reg) or t.kind not in _PLAIN:
         raise NotLocal(f"JSON of {t}")

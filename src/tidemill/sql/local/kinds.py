@@ -16,7 +16,7 @@ from tidemill.types.model import Kind, SqlType
 
 
 class Reg(Enum):
-    """An OID that is written and read as the name of what it is the OID of."""
+    """An OID that is read and written as the name of its object."""
 
     CLASS = "regclass"
     TYPE = "regtype"
@@ -33,8 +33,8 @@ class Reg(Enum):
 
 Type = SqlType | Reg
 
-# Arrays that are written with blanks between their elements ("1 2"), as pg_index.indkey is: clients take them
-# apart by themselves. No stored array has a length, so that it can tell them from plain ones.
+# Arrays written with blanks between their elements ("1 2"), such as pg_index.indkey: clients parse them
+# themselves. Stored arrays never have a length, so the length distinguishes these from plain arrays.
 INT2VECTOR = SqlType(Kind.ARRAY, element=model.INT2, length=0)
 OIDVECTOR = SqlType(Kind.ARRAY, element=model.OID, length=0)
 
@@ -44,7 +44,7 @@ def is_vector(t: Type) -> bool:
 
 
 _REGS = {r.value: r for r in Reg}
-# Types that PostgreSQL's catalogs have and we show as one of ours.
+# Types of PostgreSQL's catalogs that Tidemill shows as one of its own.
 _SHOWN: dict[str, SqlType] = {
     "char": model.QCHAR,
     "int2vector": INT2VECTOR,
@@ -96,7 +96,7 @@ def kind(t: Type) -> Kind:
 
 
 def local_type(node: exp.Expr) -> Type | None:
-    """The type that a cast names; None where there is none here."""
+    """The type that a cast names; None if this package has no such type."""
     if isinstance(node, exp.DataType) and node.this is exp.DType.ARRAY:
         inner = local_type(node.expressions[0])
         if not isinstance(inner, SqlType):
@@ -116,7 +116,7 @@ def local_type(node: exp.Expr) -> Type | None:
 
 
 def shown(t: Type) -> SqlType:
-    """What a client is told of a column's type."""
+    """The type of a column that the client sees."""
     if t is Reg.PROC:
         return model.REGPROC
     if isinstance(t, Reg) or is_vector(t):

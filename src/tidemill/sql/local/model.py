@@ -16,31 +16,31 @@ from tidemill.types.model import TEXT, UNKNOWN
 
 Env = list[Any]
 Row = tuple[Any, ...]
-# Rows that one statement may make on its way to an answer. The largest catalogs have some 100,000; a product
-# of two by mistake is ten thousand million, which would hold the process for hours.
+# The limit of rows that one statement may make. The largest catalogs have some 100,000; an accidental product
+# of two is ten thousand million, which would block the process for hours.
 MAX_STEPS = 5_000_000
 
 
 class NotLocal(Exception):
-    """Something here is unknown or not meant for this place; the text is for tests and the log."""
+    """The query uses something that this package does not support; the text is for tests and the log."""
 
 
 class LocalTooLarge(LimitExceeded):
-    """More rows than are made here. A query that names no relation of the system has another place to go."""
+    """The query produces more rows than the limit. A query without system relations can run elsewhere."""
 
 
 class SessionFacts(Protocol):
-    """What the engine knows of names and OIDs."""
+    """The engine's knowledge of names and OIDs."""
 
     def reg_input(self, kind: Reg, text: str) -> int:
-        """The OID of what a text names; raises where there is nothing of that name."""
+        """The OID of the object that a text names; raises if no such object exists."""
         ...
 
     def reg_output(self, kind: Reg, oid: int) -> str: ...
 
 
 class Runtime:
-    """One execution: the rows of relations, what the session knows, and what was computed once."""
+    """One execution: the rows of relations, the session's facts, and values computed once."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Runtime:
         self._check = check
         self._steps = 0
         self._most = MAX_STEPS if steps is None else steps
-        # What does not change within a statement, by the identity of what computes it.
+        # Values that are constant within a statement, by the identity of the object that computes them.
         self.cache: dict[object, Any] = {}
 
     def rows(self, relation_id: str) -> Sequence[Row]:
@@ -71,7 +71,7 @@ class Runtime:
         return self.cache[key]
 
     def spend(self, rows: int) -> None:
-        """Called wherever rows are made: stops a statement that was cancelled or goes too far."""
+        """Called wherever rows are made: raises if the statement was cancelled or exceeds its limit."""
         self._steps += rows
         self._check()
         if self._steps > self._most:
@@ -97,7 +97,7 @@ class Typed:
     # The text of a literal that has no type yet (None for NULL), and whether it is one.
     literal: str | None = None
     untyped: bool = False
-    # $n, while nothing has said what type it is.
+    # $n, while its type is unknown.
     param: int | None = None
     # The two sides of an equality, for joins.
     sides: tuple[Typed, Typed] | None = None
@@ -107,7 +107,7 @@ class Typed:
 
 @dataclass(slots=True)
 class LocalVisible:
-    """A column that can be named. `hidden` ones (tableoid) are no part of *."""
+    """A column that can be referenced. * does not include `hidden` ones (tableoid)."""
 
     name: str
     value: Typed
@@ -116,7 +116,7 @@ class LocalVisible:
 
 @dataclass(slots=True)
 class LocalItem:
-    """A FROM item under its name; `qualified` is what else it can be called (schema.name)."""
+    """A FROM item under its name; `qualified` is its alternative name (schema.name)."""
 
     name: str
     columns: list[LocalVisible]
@@ -126,7 +126,7 @@ class LocalItem:
 
 @dataclass(slots=True)
 class LocalScope:
-    """The names of one query level. `columns` answers unqualified names and *."""
+    """The names of one query level. `columns` resolves unqualified names and *."""
 
     parent: LocalScope | None = None
     items: list[LocalItem] = field(default_factory=list)
@@ -139,7 +139,7 @@ class LocalScope:
         return self.size - 1
 
     def find(self, parts: Sequence[str], name: str) -> Typed | None:
-        """The column, here or further out."""
+        """The column, in this level or an enclosing one."""
         if parts:
             items = [i for i in self.items if _answers(i, parts)]
             if len(items) > 1:
@@ -180,7 +180,7 @@ def deeper(value: Typed) -> Typed:
 
 
 def outward(refs: Refs) -> Refs:
-    """The refs of a subquery's insides as the level around it sees them."""
+    """The refs of a subquery's interior as seen from the enclosing level."""
     return frozenset((depth - 1, slot) for depth, slot in refs if depth > 0)
 
 
@@ -201,12 +201,12 @@ class Level:
     outputs: Sequence[Typed] = ()
 
     def settled(self) -> Level:
-        """Literals that nothing gave a type are text."""
+        """Literals without a type become text."""
         types: list[Type] = [TEXT if t == UNKNOWN else t for t in self.types]
         return self if types == self.types else replace(self, types=types, outputs=())
 
     def once(self, e: Env | None, rt: Runtime) -> list[Row]:
-        """Its rows, worked out once in a statement where nothing around it matters."""
+        """Its rows, computed once per statement if they depend on nothing outside."""
         if self.refs:
             return self.rows(e, rt)
         return rt.once(id(self), lambda: self.rows(e, rt))

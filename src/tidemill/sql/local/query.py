@@ -31,9 +31,9 @@ from tidemill.sql.local.select import Select
 from tidemill.sql.local.tail import fresh, hashable_row, limits, output_column
 from tidemill.types import model
 
-# Rounds of a recursive query: a chain of names or of parents is never this long.
+# The limit of rounds of a recursive query: chains of names or parents are shorter.
 MAX_ROUNDS = 10_000
-# What depends on the round of a recursion is not worked out once. The mark names no row: it lies outside all
+# Values that depend on the round of a recursion are not cached. The mark names no row: it lies outside all
 # levels.
 _MARK: Refs = frozenset({(1 << 20, -1)})
 
@@ -184,7 +184,7 @@ def _values(ctx: LocalContext, query: exp.Values, parent: LocalScope | None, cte
 
 
 def _tail(ctx: LocalContext, query: exp.Expr, level: Level, parent: LocalScope | None, ctes: Ctes) -> Level:
-    """ORDER BY and LIMIT of something that is no SELECT: only of its output columns."""
+    """ORDER BY and LIMIT of a query that is not a SELECT: only by its output columns."""
     order = query.args.get("order")
     keys: list[tuple[int, LocalSortKey]] = []
     x = Expressions(ctx, LocalScope(parent), ctes)

@@ -126,7 +126,7 @@ class Select:
         if self.x.series:
             raise NotLocal("set-returning calls beside groups")
         self.x.aggregates = None
-        # What is grouped by, as it is written; a number or a name means what the select list computes there.
+        # The grouping expressions as written; a number or a name refers to the select list.
         texts: set[str] = set()
         listed = [] if any(e.is_star for e in self.query.expressions) else self.query.expressions
         if group_by is not None:
@@ -153,7 +153,7 @@ class Select:
             self._check_grouped(node, columns, whole, texts)
 
     def _check_grouped(self, node: exp.Expr, columns: set[Any], whole: set[int], texts: set[str]) -> None:
-        """Refuses a column that is neither grouped nor within an aggregate: the binder has the error."""
+        """Raises for a column that is neither grouped nor in an aggregate: the binder reports the error."""
 
         if node.sql() in texts or isinstance(node, exp.Query):
             return

@@ -37,15 +37,15 @@ from tidemill.sql.local.model import (
 )
 from tidemill.types.model import INT8, OID, Kind, SqlType
 
-# Views may stand on views; the binder's own limit is its.
+# Views may refer to views; the binder has its own limit.
 MAX_VIEW_DEPTH = 64
 
 
 @dataclass(slots=True)
 class FromNode:
-    """Something to join: `parts` gives environments in which its `slots` are set, given one around it.
-    `refs` are what they depend on there; without any they are worked
-    out once."""
+    """An input of a join: `parts` returns environments in which its `slots` are set, given an enclosing one.
+    `refs` are its dependencies on that one; without any, the parts are computed once.
+    """
 
     slots: list[int]
     parts: Callable[[Env, Runtime], list[Env]]
@@ -59,8 +59,9 @@ class FromNode:
 
 @dataclass(slots=True)
 class JoinStep:
-    """One item of a chain and how it is joined to those before it. `on` is what the join asks, `after` what
-    WHERE asks when it is there."""
+    """One item of a chain and its join to the items before it. `on` are the join's conditions, `after` the
+    conditions of WHERE to evaluate after it.
+    """
 
     kind: str
     node: FromNode
@@ -98,7 +99,7 @@ class JoinStep:
         return found
 
     def _keys(self) -> tuple[list[tuple[Typed, Typed]], list[Typed]]:
-        """Equalities between this item (first) and what is there, and the other conditions."""
+        """Equalities between this item (first) and the earlier ones, and the other conditions."""
         own = {(0, s) for s in self.node.slots}
         keys: list[tuple[Typed, Typed]] = []
         rest: list[Typed] = []
@@ -117,7 +118,7 @@ class JoinStep:
         return rt.once((id(self), "parts"), lambda: node.parts(env, rt)) if node.free else node.parts(env, rt)
 
     def _candidates(self, env: Env, keys: list[tuple[Typed, Typed]], rt: Runtime) -> Sequence[Env]:
-        """The parts whose keys fit."""
+        """The parts with matching keys."""
         parts = self._parts(env, rt)
         if not keys:
             return parts
@@ -171,8 +172,9 @@ class Chain:
         return envs
 
     def push(self, conditions: Sequence[Typed]) -> list[Typed]:
-        """Give each condition of WHERE to the first step at which it can be asked; those of no step are
-        given back."""
+        """Gives each condition of WHERE to the first step that can evaluate it; returns the conditions of no
+        step.
+        """
         if any(s.kind in ("right", "full") for s in self.steps):
             return list(conditions)
         left: list[Typed] = []
@@ -209,7 +211,7 @@ class LocalFrom:
     def _join(self, chain: Chain, left: list[LocalVisible], join: exp.Join) -> list[LocalVisible]:
         side = str(join.args.get("side") or "").lower()
         natural = str(join.args.get("method") or "").upper() == "NATURAL"
-        # A LATERAL item sees what stands left of it.
+        # A LATERAL item sees the items to its left.
         shown, self.scope.columns = self.scope.columns, left
         node, right = self._item(join.this)
         if side in ("right", "full") and not node.free:
@@ -282,7 +284,7 @@ class LocalFrom:
     def _chained(
         self, made: tuple[FromNode, list[LocalVisible]], joins: Sequence[exp.Join]
     ) -> tuple[FromNode, list[LocalVisible]]:
-        """Joins that the parser hung on the item itself."""
+        """Joins that the parser attached to the item itself."""
         chain = Chain([JoinStep("inner", made[0])])
         columns = made[1]
         for join in joins:
@@ -364,7 +366,7 @@ class LocalFrom:
         lateral: bool = False,
     ) -> tuple[FromNode, list[LocalVisible]]:
         level = level.settled()
-        # What a plain subquery names lies outside this whole level; what a lateral one names lies in it.
+        # References of a plain subquery are outside this whole level; those of a lateral one are inside it.
         rows: Callable[[Env, Runtime], Sequence[Row]] = (
             (lambda e, rt: level.rows(e, rt)) if lateral else (lambda e, rt: level.once(e[0], rt))
         )

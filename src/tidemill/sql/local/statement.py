@@ -24,7 +24,7 @@ from tidemill.types.model import NUMERIC, TEXT, Column, Kind, SqlType
 
 @dataclass(frozen=True, slots=True)
 class LocalQuery:
-    """`relations` are the ids of those that it reads."""
+    """`relations` are the ids of the relations that it reads."""
 
     columns: tuple[Column, ...]
     param_types: tuple[SqlType, ...]
@@ -39,8 +39,9 @@ class LocalQuery:
         check: Callable[[], None],
         steps: int | None = None,
     ) -> pa.Table:
-        """The answer, columns c0, c1, ... `rows` gives a relation's rows, `check` raises when the statement
-        was cancelled; `TooLarge` where it makes more than so many rows on its way."""
+        """The result, with columns c0, c1, ... `rows` returns a relation's rows; `check` raises if the
+        statement was cancelled. Raises `LocalTooLarge` if the query makes more rows than the limit.
+        """
         rt = Runtime(facts, rows, params, check, steps)
         found = self.level.rows(None, rt)
         arrays: list[pa.Array] = []
@@ -69,13 +70,14 @@ def compile_query(
     is_local: Mapping[str, int],
     param_types: Sequence[SqlType | None],
 ) -> LocalQuery:
-    """The query as one that runs here; `NotLocal` for any other. `is_local` has the ids of the relations
-    whose rows are at hand, with their OIDs."""
+    """The compiled query; raises `NotLocal` if it cannot run here. `is_local` has the ids of the relations
+    with rows in memory, and their OIDs.
+    """
     ctx = LocalContext(session, names, functions, is_local, list(param_types))
     try:
         level = compile_level(ctx, query, None, {})
     except (UndefinedObject, Unsupported) as e:
-        # A name that is not there, a type that is not ours: the binder says it with its place.
+        # An unknown name or type: the binder reports it with its position.
         raise NotLocal(e.primary) from e
     types: list[Type] = level.types
     if not types or any(isinstance(t, SqlType) and t.kind is Kind.RECORD for t in types):

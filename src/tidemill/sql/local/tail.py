@@ -32,7 +32,7 @@ def hashable_row(row: Row) -> Any:
 
 
 def output_column(node: exp.Expr, names: Sequence[str]) -> int | None:
-    """The output column that ORDER BY or GROUP BY means by a number or a name."""
+    """The output column that ORDER BY or GROUP BY refers to by number or name."""
     if isinstance(node, exp.Literal):
         if node.is_string or not str(node.this).isdigit():
             raise NotLocal("a constant in ORDER BY")

@@ -19,7 +19,7 @@ _RANKS = ("row_number", "rank", "dense_rank")
 
 
 def compile_window(x: Expressions, node: exp.Expr) -> Typed:
-    """The call's value, in a slot that is filled when all rows of the level are there."""
+    """The call's value, in a slot that is filled once all rows of the level exist."""
     if not x.may_window or node.args.get("spec") is not None or node.args.get("alias") is not None:
         raise NotLocal("this window")
     call = call_of(node.this)
