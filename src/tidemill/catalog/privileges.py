@@ -52,7 +52,7 @@ def possible_privileges(item: Item) -> tuple[str, ...]:
 
 
 def initial_grants(item: Item) -> tuple[Grant, ...]:
-    """Default privileges of PUBLIC on new items: connect to a database, and use its schema `public`."""
+    """Default privileges of PUBLIC on a new item: USAGE of a database, and of its schema `public`."""
     if isinstance(item, Database) or (isinstance(item, Schema) and item.name == DEFAULT_SCHEMA):
         return (Grant(PUBLIC, ("USAGE",)),)
     return ()

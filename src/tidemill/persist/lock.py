@@ -15,7 +15,7 @@ from tidemill.persist.blob import Blobs
 from tidemill.persist.local import LocalBlobs
 
 _POLL_SECONDS = 0.05
-# Mode of a data directory that is created here: no access for other users. An existing one keeps its mode.
+# Mode of a data directory that is created here: others have no access. An existing one keeps its mode.
 FOLDER_MODE = 0o750
 
 
