@@ -1,10 +1,10 @@
-"""The server process: opens the data directory, the SQL port and the HTTP port, runs until it is told to
-stop.
+"""The server process: opens the data directory, the SQL port and the HTTP port, and runs until a signal.
 
-`main` returns the exit status: 0 after SIGTERM or Ctrl-C, 1 when it could not start or the data directory
-was taken over. Order of starting: a look for Java, the data directory (so that a second server is refused
-before it listens), the ports, Spark behind them. A new data directory is made only when both ports are free.
-Order of stopping: the ports (statements get a moment to end), queued commits, the directory's release, Spark.
+`main` returns the exit status: 0 after SIGTERM or Ctrl-C, 1 if it cannot start or another server took
+over the data directory. Order of start: a check for Java, the data directory (so that a second server
+is refused before it listens), the ports, then Spark. A new data directory is created only if both ports
+are free. Order of stop: the ports (statements get a moment to end), queued commits, the release of the
+data directory, Spark.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Many machines, stepped when they are due: what materialized views and sinks have in common.
+"""The scheduler of independent state machines, shared by materialized views and sinks.
 
-`views.service` and `sinks.service` put into it what they run, and say what a step is. One thread sees who is
-due and does nothing that blocks; steps run on a pool, each machine's one at a time. A machine is stepped when
-it was woken, when its last step said that there may be more, and about once a second. One whose step fails
-waits, each time longer, and is tried again; nobody else notices.
+`views.service` and `sinks.service` add their machines and implement a step. One thread finds the
+machines that are due and never blocks. Steps run on a pool, one at a time per machine. A machine is
+stepped when it was woken, when its last step reported more work, and about once a second. A machine
+whose step fails is retried with growing delays; the others are not affected.
 """
 
 from __future__ import annotations

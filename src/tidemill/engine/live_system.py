@@ -1,6 +1,6 @@
-"""What the system relations show to one session now: `system.Situation` of the running server.
+"""The live state of the server for the system relations: implements `system.Situation`.
 
-Made by the engine for each statement that reads system relations.
+The engine makes one for each statement that reads system relations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Queries over the system's relations alone, answered here and now: no Spark, no time to wait for.
+"""Queries over system relations only, answered without Spark and without waiting for a time.
 
-`plan_query` asks `plan_catalog_query` first. What it cannot compile goes the way of every other query.
+`plan_query` calls `plan_catalog_query` first. A query that it cannot compile is planned as any other
+query.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SHOW CREATE: the statement that would make the thing anew, as it is called and set today."""
+"""SHOW CREATE: the statement that would create the object again, with its current names and settings."""
 
 from __future__ import annotations
 

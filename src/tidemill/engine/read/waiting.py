@@ -1,9 +1,8 @@
-"""What a statement that waits for its inputs tells its client: a notice meanwhile, and the reason when it is
-stopped.
+"""The notices and errors of statements that wait for their inputs.
 
-Asked by `completeness`, which waits. A source may wait for its upstream for ever, so whoever waits for the
-source must be told which one it is and what is the matter with it: as a notice while it waits, and, since
-most programs look at errors alone, in the detail of the error by which a time-out or a cancel ends it.
+Called by `completeness`, which waits. A source may wait for its upstream without end, so the client
+must learn which source it is and what is wrong. It gets a notice while it waits. Most programs read
+only errors, so the detail of the error that ends the wait (time-out or cancel) has the same reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the system relations tell of the sources that this server runs: `relations.sources.SourcesView`."""
+"""The state of the running sources for the system relations: implements `relations.sources.SourcesView`."""
 
 from __future__ import annotations
 

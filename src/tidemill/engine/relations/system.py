@@ -1,8 +1,8 @@
-"""The system's relations: what exists and what goes on, as tables that anybody can query.
+"""The system relations: the catalog and the state of the server as read-only tables.
 
 Each is a row of `SYSTEM_RELATIONS`: a name, its columns and a function that makes its rows from a
-`Situation`. They are computed when a statement reads them, from the catalog state of that statement and the
-engine's live figures; they hold no data of their own.
+`Situation`. A statement that reads one computes its rows from the catalog state of the statement and
+the live figures of the engine. They store no data.
 """
 
 from __future__ import annotations

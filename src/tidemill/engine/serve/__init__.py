@@ -1,5 +1,5 @@
-"""What runs behind the statements: maintenance of shards, materialized views and sinks, metrics.
+"""Background work: maintenance of shards, materialized views, sinks, metrics.
 
-Opened by `engine.TidemillEngine`. Promises that background work never delays a statement for longer than a
-commit.
+Opened by `engine.TidemillEngine`. Promises that background work never delays a statement for longer
+than a commit.
 """

@@ -1,7 +1,6 @@
-"""The thread that looks after the shards: lets old history go, compacts, checkpoints, sweeps.
+"""The maintenance thread of the shards: advances since, compacts, checkpoints, deletes unused files.
 
-It never stands in the way of a statement: it takes no lock for longer than a commit, and what it does can
-be killed at any moment.
+It never blocks a statement: it holds no lock for longer than a commit. It can be killed at any moment.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Stopping the statement that runs now: a cancel request, or its time-out.
+"""The interruption of the running statement: a cancel request, or its time-out.
 
-One `Interrupt` per session. `begin` arms it for a statement, `guard` awaits something that may be stopped,
-`end` disarms it. A cancel that arrives between statements does nothing, as in PostgreSQL. The time-out
-counts the time that the server works, not the time that a client takes to fetch its rows. What must not be
-torn (a commit in flight) is awaited without the guard.
+One `Interrupt` per session. `begin` arms it for a statement, `guard` awaits work that may be stopped,
+`end` disarms it. A cancel between statements does nothing, as in PostgreSQL. The time-out counts the
+time that the server works, not the time that a client takes to fetch its rows. Work that must be atomic
+(a commit in flight) is awaited without the guard.
 """
 
 from __future__ import annotations

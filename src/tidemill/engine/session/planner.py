@@ -1,4 +1,4 @@
-"""From a parsed statement to a plan: which module knows which statement."""
+"""The planner: dispatches a parsed statement to the module that plans it."""
 
 from __future__ import annotations
 

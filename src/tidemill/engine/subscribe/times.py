@@ -1,8 +1,8 @@
-"""From when to when a subscription goes.
+"""The first and last time of a subscription.
 
-It begins first: the time of AS OF is chosen, and held in every input, so that whatever takes time afterwards
-(an expression of UP TO on Spark, Spark itself, a source that is late) finds it still readable, and UP TO,
-worked out second, counts from a moment that is not over yet. Called by `subscribe.statement` alone.
+The time of AS OF is chosen first and held in every input. So it stays readable during slow work (an
+expression of UP TO on Spark, the start of Spark, a late source). UP TO is evaluated second, so it
+counts from a moment that is not over yet. Called by `subscribe.statement` only.
 """
 
 from __future__ import annotations

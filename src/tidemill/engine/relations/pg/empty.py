@@ -1,4 +1,4 @@
-"""Relations of pg_catalog that are empty here: what they would list does not exist in Tidemill."""
+"""Relations of pg_catalog that are always empty: Tidemill has no such objects."""
 
 from __future__ import annotations
 
