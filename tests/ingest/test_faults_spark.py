@@ -153,10 +153,10 @@ def test_a_job_slower_than_the_tick(sources: Sources) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few megabytes, in a mount namespace of its own."""
+    """A small file system, with room for the ticks of a slow machine, in a mount namespace of its own."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = f"mount -t tmpfs -o size=24m tmpfs {folder} && echo mounted && exec cat"
+    mount = f"mount -t tmpfs -o size=96m tmpfs {folder} && echo mounted && exec cat"
     holder = subprocess.Popen(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount],
         stdin=subprocess.PIPE,
