@@ -183,7 +183,7 @@ def demo(
             metavar="N",
             min=0,
             envvar="DEMO_SECONDS",
-            help="End after so many seconds [at Ctrl-C].",
+            help="End N seconds after SQL answers, but not before the past was read again [at Ctrl-C].",
         ),
     ] = None,
 ) -> None:
