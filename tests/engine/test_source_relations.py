@@ -37,6 +37,7 @@ from tidemill.engine.relations.system import (
 from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.variables import VariableRow
 from tidemill.ingest.live_errors import NO_ERRORS, LiveError, LiveErrors
+from tidemill.sources.message_errors import BAD_MESSAGES_HINT
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import INT8, UINT8, Column, RelationDesc, for_spark
 
@@ -215,7 +216,7 @@ def test_what_is_told() -> None:
     well = json.loads(statuses[0][-1])
     assert statuses[0][:-1] == ("u3", "c", "load-generator", AT, "running", "Decode error: x")
     assert (well["errors"], well["detail"]) == (4, 'Topic "t", partition 7, offset 12.')
-    assert "mz_source_errors" in well["hint"]
+    assert well["hint"] == f"Queries of the relation fail. {BAD_MESSAGES_HINT}"
     # What keeps the source from going on comes first.
     ill = {"hint": "Look.", "detail": "It is gone."}
     assert [(*row[:-1], json.loads(row[-1])) for row in statuses[1:]] == [

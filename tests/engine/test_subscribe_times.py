@@ -20,6 +20,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.session.session import EngineSession
 from tidemill.engine.session.transaction import Transaction
 from tidemill.engine.subscribe.times import Times
+from tidemill.errors import TidemillError
 from tidemill.inputs.opened import QueryInputs
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.shard import Shard
@@ -114,6 +115,21 @@ def reader(tmp_path: Path) -> Reader:
 )
 def test_from_when_to_when(reader: Reader, text: str, begin: int, end: int | None) -> None:
     assert reader.times(text) == Bounds(begin, end)
+
+
+@pytest.mark.parametrize(
+    ("text", "example"),
+    [
+        ("AS OF mz_now() - 2000", "now() - interval '1 minute'"),
+        ("UP TO mz_now() + 2000", "now() + interval '2 s'"),
+    ],
+)
+def test_a_time_that_is_none_is_answered_with_one_on_its_side(
+    reader: Reader, text: str, example: str
+) -> None:
+    with pytest.raises(TidemillError, match="AS OF or UP TO should be castable") as failed:
+        reader.times(text)
+    assert failed.value.hint is not None and failed.value.hint.endswith(f", such as {example}.")
 
 
 @pytest.mark.parametrize("text", ["", "AS OF 700", "AS OF AT LEAST 1", "AS OF EARLIEST"])

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kafka.kafka_decoders import BAD, Numbers, OneColumn, spec
 from tidemill.decode.contract import Decoder, with_original
+from tidemill.query.multiset import SourceError, check_errors
 from tidemill.sources.kafka.columns import headers_column
 from tidemill.sources.kafka.envelopes import plan
 from tidemill.sources.kafka.messages import MAX_TIMESTAMP_MS, RecordRows, TopicMessages
@@ -127,6 +128,31 @@ def test_errors_tell_their_record_and_are_legible(envelope: str) -> None:
     else:
         # As a record is shown, and then what a terminal would obey.
         assert primary == rf'Envelope error: Upsert: Value error: {GARBAGE}, decoded key: ("k\n\x1b[1m")'
+    # A query of the relation tells it in the same words, and what to do.
+    updates = pa.table({"mz_error": [error], "mz_diff": [1]})
+    with pytest.raises(SourceError) as failed:
+        check_errors(updates)
+    assert (failed.value.primary, failed.value.detail) == (primary, detail)
+    assert failed.value.hint == (
+        "SELECT * FROM mz_internal.mz_source_errors lists what could not be read. "
+        "ON ERROR DEAD LETTER of a Kafka source, or of a table of one, puts such messages aside."
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "division by zero",
+        "Decode error: no",
+        "Decode error: no\nIn partition 0, offset 8.",
+        "Decode error: no\nIn file cut, byte 8.",
+        'invalid input syntax for type integer: "x"\nTopic "t".',
+    ],
+)
+def test_errors_about_no_message_of_a_topic_speak_of_no_dead_letters(error: str) -> None:
+    with pytest.raises(SourceError) as failed:
+        check_errors(pa.table({"mz_error": [error], "mz_diff": [1]}))
+    assert failed.value.hint is None
 
 
 def test_what_a_message_says_cannot_move_a_terminal() -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tidemill.errors import TidemillError
+from tidemill.sources.message_errors import BAD_MESSAGES_HINT
 from tidemill.subscribe import tail as tail_module
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.spec import OutputShape, Spec
@@ -161,10 +162,12 @@ def test_an_error_of_the_relation_ends_it_behind_what_came_before() -> None:
         await anext(subscription)
         await anext(subscription)
         waiting, short = await joined(subscription, before)
-        world.tell((7, 5), upper=9, error=(6, "it broke"))
+        world.tell((7, 5), upper=9, error=(6, 'it broke\nTopic "t", partition 0, offset 3.'))
         assert plain(await waiting) == [(5, False, 1, 7)]
-        with pytest.raises(RelationFailed, match="it broke"):
+        with pytest.raises(RelationFailed, match="it broke") as failed:
             await anext(subscription)
+        assert failed.value.detail == 'Topic "t", partition 0, offset 3.'
+        assert failed.value.hint == BAD_MESSAGES_HINT
         # Who wants nothing of that time is not concerned.
         assert plain(await short) == [(5, 1, 7)]
         with pytest.raises(StopAsyncIteration):

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import TidemillError
+from tidemill.sources.message_errors import hint_of
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, HIDDEN_ROW, error_parts
 from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
@@ -63,7 +64,7 @@ def check_errors(table: pa.Table) -> pa.Table:
             if diff < 0:
                 raise NegativeMultiplicity(-diff, f"error: {primary}")
             if diff > 0:
-                raise SourceError(primary, detail=detail)
+                raise SourceError(primary, detail=detail, hint=hint_of(detail))
         table = table.filter(pc.is_null(errors))
     return table.drop_columns([ERROR_COLUMN])
 

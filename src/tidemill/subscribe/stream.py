@@ -17,6 +17,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from tidemill.errors import TidemillError
+from tidemill.sources.message_errors import hint_of
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.subscribe.shape import progress_row
@@ -156,7 +157,7 @@ class SubscriptionStream:
                 failed = changes.failed(frontier - 1, self.bounds.up_to)
                 if failed is not None:
                     primary, detail = error_parts(failed)
-                    raise RelationFailed(primary, detail=detail)
+                    raise RelationFailed(primary, detail=detail, hint=hint_of(detail))
             frontier = max(frontier, changes.upper)
             if self.bounds.up_to is not None:
                 frontier = min(frontier, self.bounds.up_to)

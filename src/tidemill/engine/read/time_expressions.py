@@ -63,15 +63,15 @@ async def evaluate_time(
     catalog: CatalogState,
     params: Sequence[Value] = (),
     info: SessionInfo | None = None,
+    example: str = "now() - interval '1 minute'",
 ) -> int:
-    """The time of AS OF in milliseconds: of any expression over no table that is a time of day, a number of
-    milliseconds, or a text of either. `info` tells what `now()` is, if not that of the transaction, and
-    perhaps `mz_now()`."""
+    """The time of AS OF or UP TO in milliseconds: of any expression over no table that is a time of day, a
+    number of milliseconds, or a text of either. `info` tells what `now()` is, if not that of the transaction,
+    and perhaps `mz_now()`. The hint of a mistake shows `example`."""
     info = info or session.info()
     bad = InvalidValue(
         "AS OF or UP TO should be castable to a (non-null) mz_timestamp value",
-        hint="Give milliseconds since 1970, as mz_now() shows them, or a timestamp, "
-        "such as now() - interval '1 minute'.",
+        hint=f"Give milliseconds since 1970, as mz_now() shows them, or a timestamp, such as {example}.",
         sqlstate="22000",
         position=time.offset + 1,
     )

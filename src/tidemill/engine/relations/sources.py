@@ -7,7 +7,6 @@ source is as its source is.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.relations.kinds import source_type
 from tidemill.engine.relations.oids import item_oid
 from tidemill.ingest.live_errors import LiveErrors
+from tidemill.sources.message_errors import BAD_MESSAGES_HINT, PARTITION_AND_OFFSET
 from tidemill.types.json import canonical_json
 from tidemill.types.model import (
     BOOL,
@@ -37,12 +37,7 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = list[tuple[Any, ...]]
 
-# Where the detail of an error says which record it is about (`sources.kafka.messages`).
-_PLACE = re.compile(r"partition (\d+), offset (\d+)\.")
-_ERRORS_HINT = (
-    "Queries of the relation fail. SELECT * FROM mz_internal.mz_source_errors lists what it could not read. "
-    "ON ERROR DEAD LETTER of a Kafka source, or of a table of one, puts such messages aside."
-)
+_ERRORS_HINT = f"Queries of the relation fail. {BAD_MESSAGES_HINT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +211,7 @@ def _errors(s: Situation) -> Rows:
         if item is None:
             continue
         for error in r.errors.first:
-            place = _PLACE.search(error.detail or "")
+            place = PARTITION_AND_OFFSET.search(error.detail or "")
             partition, offset = (None, None) if place is None else (place[1], int(place[2]))
             rows.append(
                 (

@@ -67,10 +67,8 @@ class Times:
         """The times are those of a stream."""
         return timeline_of(self.inputs.items) is not None
 
-    async def _evaluated(
-        self, session: EngineSession, time: ast.Expr, info: SessionInfo | None = None
-    ) -> int:
-        return await evaluate_time(session, time, self.catalog, self.params, info)
+    async def _evaluated(self, session: EngineSession, time: ast.Expr) -> int:
+        return await evaluate_time(session, time, self.catalog, self.params)
 
     # -- AS OF
 
@@ -131,7 +129,9 @@ class Times:
             end = max(await self._latest(session), begin) + 1
         elif up_to is not None:
             info = await self._moment(session, begin)
-            end = await self._evaluated(session, up_to, info)
+            end = await evaluate_time(
+                session, up_to, self.catalog, self.params, info, example="now() + interval '2 s'"
+            )
         if not self.inputs.items and not self.inputs.system:
             # Nothing will ever change.
             end = begin + 1 if end is None else min(end, begin + 1)
