@@ -82,7 +82,9 @@ def test_a_bad_variable_is_told_as_well() -> None:
 
 
 def test_version_names_what_it_stands_on() -> None:
-    lines = dict(line.split(" ", 1) for line in tidemill("version").stdout.splitlines())
+    told = tidemill("version").stdout
+    assert tidemill("--version").stdout == told
+    lines = dict(line.split(" ", 1) for line in told.splitlines())
     assert lines["pyspark"] == "4.3.0"
     assert {"tidemill", "python", "deltalake"} <= set(lines)
 

@@ -33,6 +33,24 @@ ConfigFile = Annotated[
 ]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print what `tidemill version` prints."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 def _flags() -> list[inspect.Parameter]:
     """The settings as parameters of a command: typer reads a function's signature, and `config` has the
     names."""
