@@ -1,8 +1,8 @@
 """The command line: `tidemill serve`, `doctor`, `inspect`, `watch`, `sql`, `cdcv2`, `version` and `dev`.
 
-Each command lives in a module of its own, which is imported when the command runs: `tidemill --help` and
-shell completion answer before Arrow or Spark could even be loaded. A deliberate error (`TidemillError`) is
-shown as its text, detail and hint, without a trace, and ends the process with status 2.
+Each command has its own module, which is imported when the command runs. `tidemill --help` and shell
+completion therefore never load Arrow or Spark. A deliberate error (`TidemillError`) is shown as its text,
+detail and hint, without a traceback; the exit status is then 2.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> None:
-    """The console script."""
+    """The entry point of the console script."""
     from tidemill.cli.app import app
     from tidemill.errors import TidemillError
 

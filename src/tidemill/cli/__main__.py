@@ -1,4 +1,4 @@
-"""`python -m tidemill.cli` is `tidemill`, for where the console script is not on the PATH."""
+"""`python -m tidemill.cli`: the same as `tidemill`, if the console script is not on the PATH."""
 
 from tidemill.cli import main
 

@@ -1,4 +1,4 @@
-"""The commands and their flags. What a command does is in the module that it imports."""
+"""The commands and their flags. The module that a command imports does its work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = typer.Typer(
     name="tidemill",
     help="Streams of changes in, consistent tables out, one tick at a time; SQL over the PostgreSQL wire.",
     no_args_is_help=True,
-    # Plain help: rich alone would double the time that --help takes.
+    # Plain help: rich alone would double the run time of --help.
     rich_markup_mode=None,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -52,7 +52,7 @@ def _options(
 
 
 def _flags() -> list[inspect.Parameter]:
-    """The settings as parameters of a command: typer reads a function's signature, and `config` has the
+    """The settings as parameters of a command. Typer reads the signature of a function; `config` has the
     names."""
     out = [_parameter("config_file", ConfigFile)]
     for name, setting in config.SETTINGS.items():
@@ -76,7 +76,7 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _with_settings(function: Any) -> Any:
-    """Give a command every setting as a flag."""
+    """Add every setting to a command as a flag."""
     function.__signature__ = inspect.Signature(_flags())
     function.__annotations__ = {}
     return function

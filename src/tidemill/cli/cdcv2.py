@@ -1,4 +1,4 @@
-"""`tidemill cdcv2`: the flags. What is done is in `cdcv2_inspect`, imported when the command runs."""
+"""The flags of `tidemill cdcv2`. The work is in `cdcv2_inspect`, imported when the command runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CDCv2 timeline in the terminal: a line of text for each line of the picture, and what the signs mean."""
+"""A CDCv2 timeline drawn in the terminal, with a legend of the signs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _STYLES = {
     TimelineState.GAP: "dim",
     TimelineState.WRONG: "bold red",
 }
-# Where there is room, these are numbers.
+# Used as numbers where the width allows.
 _COUNTED = (TimelineState.READY, TimelineState.MISSING, TimelineState.UNSTATED)
 FRONTIER = "R"
-# A column with numbers, at least.
+# The minimum width of a column with numbers.
 _WIDTH = 4
-# Of a narrow picture's columns every so many has its time above it.
+# In a narrow picture only every n-th column has its time above it.
 _TICK = 15
-# A longer text of a message is cut: the drawing must stay on the screen.
+# A longer text of a message is cut, so that the drawing stays on the screen.
 _MOST_LABEL = 44
 
 
@@ -58,7 +58,7 @@ def _heads(picture: Picture, width: int) -> str:
     line = ""
     for i in range(0, len(picture.heads), _TICK):
         head = picture.heads[i]
-        # A time that is too long for its place is left out, not shifted to another column.
+        # A time that is too long for its place is omitted, not moved to another column.
         line = line.ljust(i) + head if len(line) < i or not i else line
     return line
 

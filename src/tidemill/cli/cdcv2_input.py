@@ -1,7 +1,7 @@
-"""Where `tidemill cdcv2 inspect` has its messages from: files, the standard input, or a Kafka topic.
+"""The input of `tidemill cdcv2 inspect`: files, the standard input, or a Kafka topic.
 
-Each gives messages with their origins, one after another, and tells how far it is. A message that cannot be
-read is given as the error that it is; what cannot be had at all raises.
+Each input yields messages with their origins in order, and reports its progress. A message that cannot be
+read is yielded as an error. An input that cannot be opened raises.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from tidemill.sources.kafka.consume import Range
 
 STDIN = "-"
-# Partitions that are read at once, in the order of their records' timestamps: each has a client of its own.
-# Beyond this, so many after so many.
+# Partitions that are read at once, in the order of their records' timestamps. Each has its own client.
+# If there are more partitions, they are read in groups of this size.
 PARTITIONS_AT_ONCE = 16
 _NOT_FOUND = 404
 
-# From a record's bytes and its origin.
+# Called with the bytes and the origin of a record.
 Reader = Callable[[bytes, str], Message]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageInput:
-    """`total` of `unit`s to read (None: nobody knows), and the messages. `read` calls its argument with how
-    many more were read."""
+    """`total`: the number of `unit`s to read (None: unknown). `read` yields messages and calls its argument
+    with the number of units that were read since the last call."""
 
     name: str
     unit: str
@@ -49,8 +49,8 @@ class MessageInput:
 
 
 def files(names: Sequence[str]) -> MessageInput:
-    """Files, all files of folders (but those whose names begin with . or _), and - for the standard input.
-    Raises UndefinedObject."""
+    """Files, all files of folders (except names that begin with . or _), and - for the standard input. Raises
+    UndefinedObject."""
     paths = [path for name in names for path in _files(name)]
     sizes = [0 if p == STDIN else os.path.getsize(p) for p in paths]
 
@@ -90,14 +90,14 @@ def _file(path: str, advance: Callable[[int], None]) -> Iterator[StreamReport]:
 
 
 def _messages(source: Any, name: str, advance: Callable[[int], None]) -> Iterator[StreamReport]:
-    """`source` can peek."""
+    """`source` must support `peek`."""
     if bytes(source.peek(len(AVRO_FILE))[: len(AVRO_FILE)]) == AVRO_FILE:
         counted = cast("BinaryIO", _Counted(source, advance))
         for said in avro_file(counted, name):
             yield StreamReport(said)
         return
     number = 0
-    # A line that is longer than any message is read in pieces, each of which is none.
+    # A line that is longer than any message is read in pieces. None of them is a message.
     while line := source.readline(MAX_MESSAGE_BYTES + 2):
         number += 1
         advance(len(line))
@@ -106,7 +106,7 @@ def _messages(source: Any, name: str, advance: Callable[[int], None]) -> Iterato
 
 
 class _Counted:
-    """A file that tells how much of it was read."""
+    """A file that counts the bytes read from it."""
 
     def __init__(self, source: BinaryIO, advance: Callable[[int], None]) -> None:
         self._source = source
@@ -129,8 +129,8 @@ def _heard(reader: Reader, raw: bytes, origin: str, at: int | None = None) -> St
 
 
 def topic(name: str, brokers: str, registry: str | None, schema: str | None) -> MessageInput:
-    """A topic from its beginning to where it ends now. Raises SourceError, UndefinedObject and what the
-    registry raises."""
+    """A topic from its beginning to its present end. Raises SourceError, UndefinedObject, and the errors of
+    the registry."""
     from tidemill.sources.kafka.consume import Range, settings_of
     from tidemill.sources.kafka.metadata import describe_topic
 
@@ -184,13 +184,13 @@ def _reader(registry: str | None, schema: str | None) -> Reader:
 
 
 class _Registered:
-    """Reads messages in Confluent's framing, each by the schema whose number it carries."""
+    """Reads messages in Confluent's framing, each by the schema whose id it carries."""
 
     def __init__(self, url: str) -> None:
         from tidemill.decode.registry import Registry
 
         self._registry = Registry({"url": url})
-        # By schema: how to read, or why that cannot be (none has the number, or what it names is no Avro).
+        # By schema id: the reader, or why there is none (unknown id, or not Avro).
         self._readers: dict[int, Reader | TidemillError] = {}
 
     def __call__(self, raw: bytes, origin: str) -> Message:

@@ -1,4 +1,4 @@
-"""`tidemill cdcv2 inspect`: read a stream to its end, say what it says, and draw it."""
+"""`tidemill cdcv2 inspect`: reads a stream to its end, reports its content, and draws it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tidemill.cli.cdcv2_draw import drawn
 from tidemill.cli.cdcv2_input import MessageInput, files, topic
 from tidemill.errors import InvalidValue
 
-# Wider than any line: a cut line hides what one came for.
+# Wider than any line: cut lines would hide results.
 _WIDTH = 1000
-# Of contradictions and the like on the screen; JSON has more.
+# The maximum number of contradictions and other findings on the screen; JSON has more.
 SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class InspectOptions:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     names: tuple[str, ...]
     brokers: str | None = None
@@ -58,7 +58,7 @@ class InspectOptions:
 
 
 def run(wish: InspectOptions) -> int:
-    """The exit status."""
+    """Run the command; return the exit status."""
     start = _frontier(wish.resume_from)
     source = files(wish.names) if wish.brokers is None else _topic(wish, wish.brokers)
     survey = Survey(start)
@@ -106,7 +106,7 @@ def _frontier(texts: tuple[str, ...]) -> list[Time] | None:
 
 @contextmanager
 def _progress(source: MessageInput) -> Generator[Callable[[int], None]]:
-    """A line on the terminal that says how far it is; none where nobody looks."""
+    """A progress line on a terminal; no output elsewhere."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
     with Progress(

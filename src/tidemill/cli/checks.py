@@ -1,7 +1,7 @@
-"""What `tidemill doctor` looks at: one function per check, each returning what it found and how to mend it.
+"""The checks of `tidemill doctor`: each function returns what it found and how to fix it.
 
-A check never raises for what it looks for, changes nothing that stays, and takes a second at most. `fail`
-means that the server would not start or not work; `warn` that it works with a risk that is named.
+A check does not raise for the problem it looks for, leaves no changes behind, and takes at most one second.
+`fail` means that the server would not start or not work. `warn` means that it works with the named risk.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from tidemill.errors import TidemillError
 MB = 1 << 20
 GB = 1 << 30
 MIN_PYTHON = (3, 11)
-# Python with Arrow and the tables' working memory, beside the Java heap.
+# Python with Arrow and the working memory of tables, in addition to the Java heap.
 SERVER_MEMORY = 1 * GB
-# Below the first a commit may fail at any moment; below the second compaction (which writes before it
-# deletes) may.
+# Below the first a commit may fail at any moment. Below the second compaction may fail, because it writes
+# before it deletes.
 MIN_DISK = 200 * MB
 LOW_DISK = 2 * GB
-# 5,000 connections (the server's limit) and the files of Spark and of the shards.
+# 5,000 connections (the server's limit), and the files of Spark and of the shards.
 WANTED_FILES = 8192
-# A commit syncs a part, a log entry and their folders; beyond this each the aim of 25 ms per commit is out
-# of reach.
+# A commit syncs a part, a log entry and their folders. If each sync takes longer than this, a commit cannot
+# reach its target of 25 ms.
 SLOW_FSYNC = 0.010
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding. `status` is ok, warn or fail; `hint` says what to do about a warn or fail."""
+    """One finding. `status` is ok, warn or fail; `hint` says how to fix a warn or fail."""
 
     name: str
     status: str
@@ -105,7 +105,7 @@ def memory(config: Config) -> Check:
 
 
 def _memory_limit() -> int:
-    """What this process may use: the machine's memory or, in a container, less."""
+    """The memory that this process may use: that of the machine or, in a container, its limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
@@ -124,8 +124,8 @@ def open_files() -> Check:
 
 
 def host_name() -> Check:
-    """Spark's driver looks its own host name up and does not start without an answer, unless told another
-    name."""
+    """Check the machine's host name. Spark's driver resolves it and does not start if that fails, unless
+    another name is set."""
     name = socket.gethostname()
     try:
         return Check("host name", "ok", f"{name} is {socket.gethostbyname(name)}")
@@ -157,7 +157,7 @@ def data_dir(config: Config) -> list[Check]:
 
 
 def _held(config: Config) -> list[Check]:
-    """Who keeps a new server from this folder; nothing where nobody does."""
+    """The holder that keeps a new server from this folder; empty if there is none."""
     from tidemill.cli.survey import read_holder
     from tidemill.persist.blob import open_blobs
     from tidemill.persist.environment import DirectoryHeld
@@ -175,15 +175,14 @@ def _held(config: Config) -> list[Check]:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists: where it would be made."""
+    """The folder, or its nearest existing parent, in which it would be created."""
     while not folder.is_dir():
         folder = folder.parent
     return folder
 
 
 def _sync_time(folder: Path) -> float:
-    """Seconds that a small synced write takes (median of five). The probe has no name that others could
-    see."""
+    """The median of five small synced writes, in seconds. The probe file has no visible name."""
     times: list[float] = []
     with tempfile.TemporaryFile(dir=folder) as file:
         for _ in range(5):
@@ -230,7 +229,7 @@ def _bucket(config: Config) -> list[Check]:
     answers = Check("data dir", "ok", f"{config.data_dir} answers")
     if holder is None or holder.released is not None:
         return [answers]
-    # A store has no lock that would tell whether the holder lives; a starting server waits for its heartbeat.
+    # A store has no lock that shows whether the holder is alive. A starting server waits for its heartbeat.
     found = f"{DirectoryHeld(holder).primary}, unless it ended without closing"
     return [answers, Check("holder", "warn", found, "A second server is refused while that one runs.")]
 

@@ -1,7 +1,7 @@
-"""`tidemill dev kafka`: a Kafka to try things with, and beside it a schema registry or Debezium.
+"""`tidemill dev kafka`: a Kafka broker for trials, optionally with a schema registry or Debezium.
 
-Runs until Ctrl-C or SIGTERM, prints where everything listens and the statements that tell Tidemill of it. A
-program that ends by itself ends the command, with the end of its log.
+Runs until Ctrl-C or SIGTERM. It prints all addresses, and the statements that connect Tidemill to them. If
+one of the programs exits, the command exits too and prints the end of its log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ dev = typer.Typer(
 )
 
 CHECK_SECONDS = 0.5
-# Where nobody watches the line change, one line in this many seconds.
+# If the output is not a terminal: one line in this many seconds.
 LOG_SECONDS = 5.0
 
 
@@ -121,7 +121,7 @@ def _introduce(stack: Stack, *, kept: str | None) -> None:
 
 
 class _Line:
-    """What is being done now: one line that changes, or a few lines where the output is no terminal."""
+    """The current step: one line that is rewritten, or a few lines if the output is not a terminal."""
 
     def __init__(self) -> None:
         self._changes = sys.stderr.isatty()
@@ -134,7 +134,7 @@ class _Line:
             self._shown = text
             print(f"\r\x1b[K{text[: columns - 1]}", end="", file=sys.stderr, flush=True)
             return
-        # The same thing, further on, is told now and then; another thing at once.
+        # Progress of the same step is printed now and then, another step at once.
         now = time.monotonic()
         topic = text.split(",")[0]
         if topic != self._shown or now - self._last > LOG_SECONDS:

@@ -1,4 +1,4 @@
-"""`tidemill doctor`: run the checks and tell a person, or a script, what to mend."""
+"""`tidemill doctor`: runs the checks and reports what to fix, to a person or a script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def run(config: Config, *, as_json: bool) -> int:
-    """Print the findings; the exit status: 1 if one of them would keep the server from working."""
+    """Print the findings. The exit status is 1 if one of them would keep the server from working."""
     checks = all_checks(config)
     failed = any(check.status == "fail" for check in checks)
     if as_json:

@@ -1,4 +1,4 @@
-"""`tidemill inspect`: show what a data directory holds and whether its shards are whole."""
+"""`tidemill inspect`: shows what a data directory holds and whether its shards are intact."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tidemill.config import Config
 from tidemill.persist.lease import Holder
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
-# Wider than any line; tables take what they need.
+# Wider than any line; tables take the width they need.
 _WIDTH = 1000
-# A first frontier of a shard without history, not a moment that a person could read.
+# The first frontier of a shard without history. It is not a readable moment.
 _EARLIEST_SHOWN = 10**12
 
 
 def run(config: Config, *, as_json: bool) -> int:
-    """Print the report; the exit status: 1 if something is damaged."""
+    """Print the report. The exit status is 1 if something is damaged."""
     found = survey(config)
     if as_json:
         print(json.dumps({"healthy": found.healthy, **asdict(found)}, indent=2))
@@ -32,7 +32,7 @@ def run(config: Config, *, as_json: bool) -> int:
 
 
 def _show(found: DirectorySurvey) -> None:
-    # A table cut to a narrow screen hides what one came for: lines are as long as they must be.
+    # A table cut to a narrow screen would hide results, so lines are as long as necessary.
     console = Console(width=_WIDTH)
     console.print(Text(f"{found.url}, format {found.format if found.format is not None else 'unknown'}"))
     console.print(Text(_held(found.holder)))
@@ -82,7 +82,7 @@ def _held(holder: Holder | None) -> str:
 
 
 def _time(value: int | str | None) -> str:
-    """Milliseconds as they are typed after AS OF, and what moment that is."""
+    """Milliseconds as they are typed after AS OF, and the moment in readable form."""
     if value is None:
         return "-"
     if isinstance(value, str) or value < _EARLIEST_SHOWN:

@@ -1,4 +1,4 @@
-"""Where the server is: the options that `tidemill sql` and `tidemill watch` share, with psql's names."""
+"""The address of the server: the options that `tidemill sql` and `tidemill watch` share, named as in psql."""
 
 from __future__ import annotations
 

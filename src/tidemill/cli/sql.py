@@ -1,4 +1,4 @@
-"""`tidemill sql`: the flags. What is done is in `shell`, imported when the command runs."""
+"""The flags of `tidemill sql`. The work is in `shell`, imported when the command runs."""
 
 from __future__ import annotations
 
@@ -128,15 +128,15 @@ def sql(
 
 
 def in_order(argv: list[str], commands: list[str], files: list[str]) -> tuple[tuple[str, str], ...]:
-    """-c and -f as they were mixed, which the parsed lists do not tell: the next flag of either kind in the
-    command line says whose turn it is."""
+    """-c and -f in the order of the command line. The parsed lists do not have this order, so the next such
+    flag in the command line decides."""
     queues = {"c": list(commands), "f": list(files)}
     out: list[tuple[str, str]] = []
     for word in argv:
         kind = _kind(word)
         if kind is not None and queues[kind]:
             out.append((kind, queues[kind].pop(0)))
-    # However they were written (-qc), none is left out.
+    # Whatever their spelling (-qc), none is omitted.
     out += [("c", text) for text in queues["c"]] + [("f", name) for name in queues["f"]]
     return tuple(out)
 

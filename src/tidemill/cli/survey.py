@@ -1,9 +1,9 @@
-"""What a data directory holds, found by reading alone: no lock, no epoch, no write.
+"""A survey of a data directory by reading only: no lock, no epoch, no write.
 
-Called by `tidemill inspect`. Works while a server uses the directory: each shard's log is read first and
-its files are listed after it, so that whatever the log names as live is there or is really missing (a
-removed file stays for long after it was replaced). A shard that cannot be read is reported, and the others
-are read all the same.
+Called by `tidemill inspect`. It works while a server uses the directory. It reads the log of each shard
+before it lists the files. A file that the log names as live therefore exists or is really missing, because a
+removed file stays long after it was replaced. A shard that cannot be read is reported, and the survey
+continues with the others.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ _SYSTEM = {
     CLOCK_SHARD: "(clock and holder)",
     TXNS_SHARD: "(transactions)",
 }
-# The writer checkpoints every few dozen entries; a log this long without one means that checkpoints fail.
+# The writer checkpoints every few dozen entries. A log this long without a checkpoint means that checkpoints
+# fail.
 LATE_CHECKPOINT = 1000
-# Named one by one in a report; more are counted.
+# A report lists this many by name and counts the rest.
 _SHOWN = 3
 
 
 @dataclass(slots=True)
 class ShardReport:
-    """One shard. `problems` is empty for a healthy one; `notes` are no damage. Numbers are None where the
-    log could not be read. `upper` is "closed" for a collection that gets no more changes."""
+    """One shard. `problems` is empty for a healthy one; `notes` are not damage. Numbers are None if the log
+    could not be read. `upper` is "closed" for a collection that cannot change any more."""
 
     id: str
     name: str = ""
@@ -52,9 +53,9 @@ class ShardReport:
     files: int | None = None
     rows: int | None = None
     bytes: int | None = None
-    # Files that are not live: replaced ones in their grace period, and what dead writers left.
+    # Files that are not live: replaced ones in their grace period, and leftovers of crashed writers.
     other_files: int | None = None
-    # Its table is no more; its files go when no statement can need them.
+    # Its collection was dropped. The files are deleted when no statement can need them.
     dropped: bool = False
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -62,7 +63,7 @@ class ShardReport:
 
 @dataclass(slots=True)
 class DirectorySurvey:
-    """The whole directory. `holder` is who opened it last; `problems` are those of no single shard."""
+    """The whole directory. `holder` opened it last; `problems` are those that belong to no single shard."""
 
     url: str
     format: int | None = None
@@ -76,7 +77,7 @@ class DirectorySurvey:
 
 
 def survey(config: Config) -> DirectorySurvey:
-    """Raises ConfigError where there is no data directory at all."""
+    """Survey the directory. Raises ConfigError if it is not a data directory."""
     if not config.on_s3 and not Path(config.data_dir).is_dir():
         raise ConfigError(f'there is no data directory "{config.data_dir}"')
     blobs = open_blobs(config.data_dir, config.s3_options())
@@ -91,7 +92,7 @@ def survey(config: Config) -> DirectorySurvey:
         names |= tables
     except TidemillError as e:
         found.problems.append(f"the catalog cannot be read, so tables have no names here: {e.primary}")
-    # Before the logs are read: a server may be writing, and they must not seem to be behind.
+    # Read before the logs: otherwise the logs could seem to be behind a running server.
     reached = _reached(blobs)
     for shard_id in ids:
         report = _shard(blobs, shard_id, reached.get(shard_id))
@@ -103,15 +104,15 @@ def survey(config: Config) -> DirectorySurvey:
             elif not report.name:
                 report.notes.append("no item of the catalog uses it")
             found.shards.append(report)
-    # Where it fails, the clock shard's own report says what is wrong with it.
+    # If this fails, the report of the clock shard has the reason.
     with contextlib.suppress(TidemillError):
         found.format, found.holder = read_holder(blobs)
     return found
 
 
 def _reached(blobs: Blobs) -> dict[str, int]:
-    """Shard -> the version that its log is known to have reached. Where that cannot be read, the report of
-    the shard that would tell it says why."""
+    """The version that the log of each shard had durably reached. If these cannot be read, the report of the
+    shard that holds them has the reason."""
     found: dict[str, int] = {}
     with contextlib.suppress(TidemillError):
         _, holder = read_holder(blobs)
@@ -130,7 +131,7 @@ def _shard(blobs: Blobs, shard_id: str, reached: int | None) -> ShardReport | No
         loaded = load(blobs, shard_id)
         check_reached(shard_id, loaded.state.version, reached)
     except ShardMissing:
-        # Dropped since the directory was listed, or a drop that was cut short and is finished later.
+        # Dropped since the directory was listed, or an interrupted drop that is completed later.
         left = len(blobs.list(f"shards/{shard_id}"))
         if not left:
             return None
@@ -160,13 +161,12 @@ def _shard(blobs: Blobs, shard_id: str, reached: int | None) -> ShardReport | No
 
 
 def _files(blobs: Blobs, shard_id: str, state: ShardState, report: ShardReport) -> None:
-    """Hold the live parts against the files that are there."""
+    """Compare the live parts with the existing files."""
     prefix = f"shards/{shard_id}/"
     there = {info.path.removeprefix(prefix): info.size for info in blobs.list(f"{prefix}parts")}
     missing = [path for path in state.parts if path not in there]
     wrong = [p.path for p in state.parts.values() if p.path in there and there[p.path] != p.bytes]
-    # Between our reading of the log and the listing a server may have dropped the shard; then nothing is
-    # wrong.
+    # A server may have dropped the shard after its log was read and before the listing. That is no damage.
     if (missing or wrong) and not list_log(blobs, shard_id).entries:
         report.notes.append("dropped while it was inspected")
         return
@@ -178,8 +178,8 @@ def _files(blobs: Blobs, shard_id: str, state: ShardState, report: ShardReport) 
 
 
 def _catalog(blobs: Blobs) -> tuple[dict[str, str], frozenset[str]]:
-    """Shard -> the full name of what it holds, from the catalog as it is now; and the shards of what was
-    dropped."""
+    """The full name of the content of each shard, from the present catalog; and the shards of dropped
+    objects."""
     shard = Shard.open(blobs, CATALOG_SHARD, epoch=None)
     if not shard.upper:
         return {}, frozenset()
@@ -208,6 +208,6 @@ def _catalog(blobs: Blobs) -> tuple[dict[str, str], frozenset[str]]:
 
 
 def read_holder(blobs: Blobs) -> tuple[int | None, Holder | None]:
-    """The directory's format and who opened it last. Raises where the clock shard is missing or damaged."""
+    """The format of the directory and its last holder. Raises if the clock shard is missing or damaged."""
     clock = Shard.open(blobs, CLOCK_SHARD, epoch=None)
     return format_of(clock), ClockShard(clock, clock.epoch).holder()

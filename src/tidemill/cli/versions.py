@@ -1,4 +1,4 @@
-"""Versions of Tidemill and of the libraries whose behaviour shows through, for `version` and `doctor`."""
+"""The versions of Tidemill and its main libraries, for `version` and `doctor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LIBRARIES = ("pyspark", "deltalake", "pyarrow", "obstore", "sqlglot")
 
 
 def all_versions() -> dict[str, str]:
-    """Name -> version; "missing" for a library that is not installed. Imports none of them."""
+    """Versions by name; "missing" for a library that is not installed. Imports none of them."""
     found = {"tidemill": _version("tidemill"), "python": platform.python_version()}
     return found | {name: _version(name) for name in LIBRARIES}
 

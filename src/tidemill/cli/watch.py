@@ -1,4 +1,4 @@
-"""`tidemill watch`: a relation or query in the terminal, live; or line by line where there is no terminal."""
+"""`tidemill watch`: a live relation or query in the terminal, or line by line without a terminal."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SHORTEST_INTERVAL = 0.05
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     query: str
     key: tuple[str, ...] = ()
     order_by: tuple[str, ...] = ()
-    # Rows on the screen; without a terminal, lines until it ends. None: as many as fit; for ever.
+    # The maximum of rows on the screen; without a terminal, of lines. None: as many as fit, or no limit.
     limit: int | None = None
-    # Seconds between two drawings of the screen.
+    # Seconds between two redraws.
     interval: float = 0.25
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class WatchOptions:
 
 
 def run(wish: WatchOptions, url: str, parameters: dict[str, object]) -> int:
-    """Until Ctrl-C, SIGTERM, or the end of what is followed; the exit status."""
+    """Run until Ctrl-C, SIGTERM, or the end of the subscription; return the exit status."""
     notices: deque[str] = deque(maxlen=1)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -61,7 +61,7 @@ def run(wish: WatchOptions, url: str, parameters: dict[str, object]) -> int:
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
-        # Who read has enough. Python would complain once more when it flushes at the end.
+        # The reader closed the pipe. Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -71,7 +71,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def show(client: Client, wish: WatchOptions, console: Console, notices: deque[str]) -> None:
-    """The live table on the screen."""
+    """Show the live table on the screen."""
     marks = ChangeMarks(wish.key)
     order = Order(wish.key, wish.order_by)
 
@@ -101,7 +101,7 @@ def _check(order: Order, columns: Sequence[str]) -> None:
 
 
 def lines(client: Client, wish: WatchOptions, out: TextIO) -> None:
-    """Every change as a line of tab-separated values, with the names first."""
+    """Print every change as a line of tab-separated values, after a line with the names."""
     left = wish.limit
     named = False
     with client.subscribe(wish.query, key=wish.key) as changes:
@@ -120,7 +120,7 @@ def lines(client: Client, wish: WatchOptions, out: TextIO) -> None:
 
 
 def _plain(value: Any) -> str:
-    """As COPY writes it: a tab or line end within a value does not break the line."""
+    """The value as COPY writes it: a tab or line end in it does not break the line."""
     if value is None:
         return "\\N"
     return str(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")

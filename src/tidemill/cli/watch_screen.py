@@ -1,7 +1,7 @@
-"""What `tidemill watch` shows in a terminal: rows, the changed ones marked for a moment, and how fresh it is.
+"""The screen of `tidemill watch`: rows, marks on rows that changed lately, and the freshness.
 
-Also the demo's. Everything here is made from a live table and what is remembered of its last changes; the
-clock is passed in.
+Also used by the demo. Everything is computed from a live table and a memory of its last changes. The clock is
+a parameter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemill.client import Changes, LiveTable
 
 # How long a row stays marked.
 MARK_SECONDS = 1.0
-# More marks than any screen has rows are of no use; what a snapshot of millions brings must not be kept.
+# More marks than rows of any screen are useless; those of a snapshot of millions must not be kept.
 MOST_MARKS = 10_000
 # A longer text would push the other columns off the screen.
 MOST_CHARACTERS = 60
@@ -31,7 +31,7 @@ Key = tuple[Any, ...]
 
 
 class ChangeMarks:
-    """Which rows changed lately. Written by the thread that follows, read by the one that draws."""
+    """The rows that changed lately. Written by the following thread, read by the drawing one."""
 
     def __init__(self, key: Sequence[str]) -> None:
         self._key = tuple(key)
@@ -53,20 +53,20 @@ class ChangeMarks:
         return style if until > now else ""
 
     def key(self, row: dict[str, Any]) -> Key:
-        """Without a key a row is known by all it has."""
+        """The identity of a row; without a key all its values."""
         return tuple(repr(row[name]) for name in self._key or row)
 
 
 class Order:
-    """The order of the rows on the screen: `--order-by`, else the key, else the columns as they stand."""
+    """The order of rows on the screen: `--order-by`, else the key, else the columns in their order."""
 
     def __init__(self, key: Sequence[str], order_by: Sequence[str] = ()) -> None:
         self._items = [_item(text) for text in order_by] or [(name, "ascending") for name in key]
-        # The last table, limit and answer: a screen is drawn more often than a large table changes.
+        # The last table, limit and result: a screen is drawn more often than a large table changes.
         self._last: tuple[pa.Table, int, list[dict[str, Any]]] | None = None
 
     def first(self, table: pa.Table, limit: int) -> list[dict[str, Any]]:
-        """The first rows; those of types without an order come as they lie."""
+        """The first rows. Columns of unordered types are not sorted."""
         if self._last is None or self._last[0] is not table or self._last[1] != limit:
             self._last = table, limit, self._sorted(table).slice(0, limit).to_pylist()
         return self._last[2]
@@ -78,7 +78,7 @@ class Order:
         return table.sort_by(keys) if keys and table.num_rows else table
 
     def unknown(self, columns: Sequence[str]) -> str | None:
-        """A column of the order that is none."""
+        """The first order column that does not exist."""
         return next((name for name, _ in self._items if name not in columns), None)
 
 
@@ -116,7 +116,7 @@ def cell(value: Any) -> Text:
 
 
 def status(live: LiveTable, notice: str = "") -> Text:
-    """How many rows there are, as of when, and what is the matter."""
+    """The number of rows, their time, and a problem if there is one."""
     if live.time is None:
         return Text(notice or "waiting for the first rows", style="dim")
     text = Text(f"{len(live):,} rows at {clock(live.time)} UTC, lag {live.lag or 0.0:.1f} s")

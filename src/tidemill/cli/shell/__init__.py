@@ -1,9 +1,9 @@
-"""`tidemill sql`: an interactive shell for Tidemill and PostgreSQL, in psql's manner.
+"""`tidemill sql`: an interactive shell for Tidemill and PostgreSQL, modelled on psql.
 
-docs/shell.md is the manual.
+The manual is docs/shell.md. Called by `tidemill.cli.sql` only.
 
-What knows no input and no output: `splitter` (lines to statements), `arguments`, `patterns`,
-`display_settings` and the `format_*` modules (rows to text), `context` (what can be completed). What does:
-`session` (the connection), `printing` and `output`, `sources` and `prompt` (where lines come from). `shell`
-ties them together, `commands` are the backslash commands, `start` begins. Called by `tidemill.cli.sql` alone.
+Modules without I/O: `splitter` (lines to statements), `arguments`, `patterns`, `display_settings`, the
+`format_*` modules (rows to text) and `context` (completion). Modules with I/O: `session` (the connection),
+`printing` and `output`, `sources` and `prompt` (input lines). `shell` connects them, `commands` has the
+backslash commands, and `start` is the entry point.
 """

@@ -1,4 +1,4 @@
-"""The arguments of a backslash command, as psql reads them: words, quotes, variables, the shell's answer."""
+"""The arguments of a backslash command, read as in psql: words, quotes, variables, and backquotes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tidemill.cli.shell.splitter import Lookup
 from tidemill.errors import SyntaxError_
 
-# A command's answer becomes part of one line; more is a mistake.
+# The output of a command becomes part of one line; more than this is a mistake.
 MOST_SHELL_BYTES = 1 << 20
 SHELL_SECONDS = 60.0
 
@@ -29,7 +29,7 @@ _LETTERS = {"n": "\n", "t": "\t", "b": "\b", "r": "\r", "f": "\f"}
 
 
 def shell_answer(command: str) -> str:
-    """What a command of the operating system prints, without its last line end."""
+    """The output of a command of the operating system, without its last line end."""
     done = subprocess.run(
         ["/bin/sh", "-c", command], stdout=subprocess.PIPE, timeout=SHELL_SECONDS, check=False
     )
@@ -39,8 +39,8 @@ def shell_answer(command: str) -> str:
 def arguments(
     rest: str, lookup: Lookup, shell: Callable[[str], str] = shell_answer, *, keep_quotes: bool = False
 ) -> list[str]:
-    """The arguments. `keep_quotes` leaves double quotes where they are: a pattern of names (`\\d "A b"`)
-    means something by them."""
+    """The arguments. `keep_quotes` keeps double quotes, because they have a meaning in a pattern of names
+    (`\\d "A b"`)."""
     out: list[str] = []
     current: str | None = None
     at = 0

@@ -1,7 +1,7 @@
-"""What `\\d` and its kin ask the catalogs: SQL that PostgreSQL and Tidemill both answer.
+"""The catalog queries of `\\d` and related commands: SQL for both PostgreSQL and Tidemill.
 
-Where Tidemill has more to tell (`tidemill` is true) its own catalog is joined: what PostgreSQL would call a
-table may be a source.
+If `tidemill` is true, the queries also join Tidemill's own catalog. For example, a relation that is a table
+in the PostgreSQL catalogs may be a source.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def _listed(*names: str) -> str:
 
 
 def _hidden(pattern: Pattern, system: bool, column: str = "n.nspname") -> list[str]:
-    """The system's own are shown if they are asked for."""
+    """System relations are shown only on request."""
     if system or pattern.given:
         return []
     return [f"{column} NOT IN ({_listed(*_SYSTEM)})", f"{column} !~ '^pg_toast'"]
 
 
 def relations(letters: str, pattern: Pattern, *, system: bool, more: bool, tidemill: bool) -> str:
-    """`\\d`, `\\dt`, ...: which relations there are."""
+    """`\\d`, `\\dt`, ...: the list of relations."""
     kinds = "".join(_KINDS[letter] for letter in letters or "tvmsE")
     word = _KIND_WORDS
     join = ""
@@ -43,7 +43,7 @@ def relations(letters: str, pattern: Pattern, *, system: bool, more: bool, tidem
         word = f"CASE WHEN o.type IS NULL THEN {word} ELSE replace(replace(o.type, '-', ' '), '_', ' ') END"
         join = "\nLEFT JOIN mz_catalog.mz_objects o ON o.oid = c.oid"
         if letters:
-            # A source has a table's kind; \\dt is about tables.
+            # A source has the relkind of a table, but \\dt shows only tables.
             conditions.append("(o.type IS NULL OR o.type NOT IN ('source', 'source_progress'))")
     conditions += _hidden(pattern, system)
     conditions += pattern.conditions("n.nspname", "c.relname", "pg_catalog.pg_table_is_visible(c.oid)")
@@ -69,7 +69,7 @@ def relations(letters: str, pattern: Pattern, *, system: bool, more: bool, tidem
 
 
 def sources(pattern: Pattern, *, more: bool) -> str:
-    """Tidemill's `\\ds`: the sources, and how they are."""
+    """Tidemill's `\\ds`: the sources and their status."""
     columns = [
         'n.nspname AS "Schema"',
         's.name AS "Name"',
@@ -94,7 +94,7 @@ def sources(pattern: Pattern, *, more: bool) -> str:
 
 
 def found(pattern: Pattern, *, tidemill: bool) -> str:
-    """The relations that `\\d name` is about: OID, schema, name, kind, and in words."""
+    """The relations that match `\\d name`: OID, schema, name, kind, and kind in words."""
     word = _KIND_WORDS
     join = ""
     if tidemill:
@@ -133,7 +133,7 @@ def indexes(oid: str) -> str:
 
 
 def constraints(oid: str) -> str:
-    """Checks and references; keys are told as indexes."""
+    """Check and foreign key constraints. Keys are shown as indexes."""
     return (
         "SELECT contype, conname, pg_catalog.pg_get_constraintdef(oid, true)\nFROM pg_catalog.pg_constraint"
         f"\nWHERE conrelid = {oid} AND contype IN ('c', 'f')\nORDER BY contype, conname"

@@ -1,6 +1,6 @@
-"""The text of one value as a terminal can show it: its lines, and how many columns of the screen they take.
+"""The text of one value for a terminal: its lines and their width in columns.
 
-Control characters are written out (`\\x1B`): what comes from a table must not steer the terminal.
+Control characters are escaped (`\\x1B`), because values from a table must not control the terminal.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _CONTROL = re.compile(
 
 
 def is_plain(text: str) -> bool:
-    """One line of characters of one column each: shown as it is."""
+    """True for a single line of characters of width one, which is shown as it is."""
     return text.isascii() and text.isprintable()
 
 
 def width(text: str) -> int:
-    """Columns of the screen."""
+    """The width in columns of the screen."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a value, ready for the screen."""
+    """The lines of a value, escaped for the screen."""
     if is_plain(text):
         return [text]
     return [_shown(line) for line in text.split("\n")]

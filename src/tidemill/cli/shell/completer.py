@@ -1,4 +1,4 @@
-"""Completion in the prompt: SQL by `context`, commands by their own arguments."""
+"""The completer of the prompt: SQL by `context`, commands by their own arguments."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _arguments(name: str, rest: str, names: Names) -> Iterable[Completion]:
 
 
 def offers(name: str, before: list[str], names: Names) -> list[str]:
-    """What may be an argument of a command, after these."""
+    """The candidates for the next argument of a command."""
     if _RELATIONS.fullmatch(name):
         qualified = sorted(f"{identifier(s)}.{identifier(r)}" for s, r in names.relations)
         return sorted(identifier(n) for n in names.visible) + qualified

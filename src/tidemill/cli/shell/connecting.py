@@ -1,4 +1,4 @@
-"""From what people say about a server to a connection; asks for the password where one is needed."""
+"""Connecting to a server from user input; asks for the password when one is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemill.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A server, a database, a user. `password` is what was typed, kept for the next connection."""
+    """A server, a database and a user. `password` is kept for the next connection."""
 
     url: str = ""
     host: str | None = None
@@ -40,13 +40,14 @@ class ServerAddress:
         return conninfo(self.url, given)
 
     def moved(self, words: list[str]) -> ServerAddress:
-        """`\\c [database [user [host [port]]]]` with - for "as it is", or a URL or connection string."""
+        """`\\c [database [user [host [port]]]]`, where - keeps the present value, or a URL or connection
+        string."""
         if words and is_conninfo(words[0]):
             return ServerAddress(url=words[0])
         now = conninfo_to_dict(self.conninfo())
         names = ("dbname", "user", "host", "port")
         changed = {name: word for name, word in zip(names, words, strict=False) if word != "-"}
-        # A password belongs to who gave it, and is not shown to another server.
+        # The password belongs to one user and server, and is not sent to another server.
         elsewhere = any(str(now.get(n) or "") != w for n, w in changed.items() if n != "dbname")
         base = conninfo_to_dict(self.url) if self.url else {}
         if elsewhere:
@@ -67,8 +68,8 @@ def connected(
     may_ask: bool = True,
     question: Callable[[str], str] | None = None,
 ) -> tuple[psycopg.Connection[Any], ServerAddress]:
-    """A connection, and the place with the password that it took. `ask` before anything is tried; `may_ask`
-    when the server wants one and none is known."""
+    """Connect; return the connection, and the address with the password that was used. `ask` asks before the
+    first attempt; `may_ask` allows asking if the server wants a password and none is known."""
     question = question or asked
     if ask:
         place = replace(place, password=question(_prompt(place)))
@@ -84,7 +85,7 @@ def connected(
 
 
 def asked(prompt: str) -> str:
-    """What is typed on the terminal, unseen; nothing is read from where it would be seen."""
+    """Read a password from the terminal without echo. If echo cannot be turned off, nothing is read."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", getpass.GetPassWarning)
         try:

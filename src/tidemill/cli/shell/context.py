@@ -1,4 +1,4 @@
-"""What can stand where the cursor is: from the text before it, and the names that there are. Pure."""
+"""Completion candidates for SQL: from the text around the cursor and the known names. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tidemill.cli.shell.keywords import KEYWORDS
 from tidemill.cli.shell.names import Names
 from tidemill.cli.shell.variables import identifier
 
-# Text before the cursor that is looked at: a statement of megabytes must not make typing slow.
+# How much text before the cursor is examined: typing must stay fast in a statement of megabytes.
 MOST_TEXT = 20_000
-# Candidates that are offered at once.
+# The maximum number of candidates.
 MOST_OFFERED = 500
 
 _TOKEN = re.compile(r"""'(?:[^']|'')*'? | "(?:[^"]|"")*"? | --[^\n]* | [^\W\d][\w$]* | \S""", re.VERBOSE)
@@ -53,7 +53,7 @@ _QUALIFIED = re.compile(r"""((?:[^\W\d][\w$]*|"[^"]*")\s*\.\s*)+$""")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may be put in place of the last `length` characters. `what` says what it is."""
+    """A replacement for the last `length` characters. `what` describes it."""
 
     text: str
     length: int
@@ -61,7 +61,7 @@ class Candidate:
 
 
 def candidates(text: str, names: Names) -> list[Candidate]:
-    """For SQL; the best first. Nothing within a string or a comment."""
+    """The candidates for SQL, best first. None within a string or a comment."""
     text = text[-MOST_TEXT:]
     tokens = [match.group() for match in _TOKEN.finditer(text)]
     if tokens and text.endswith(tokens[-1]) and (tokens[-1].startswith("--") or _open_string(tokens[-1])):
@@ -84,7 +84,7 @@ Offer = tuple[str, str]
 
 
 def _after_dot(parts: list[str], text: str, names: Names) -> Iterable[Offer]:
-    """After `x.`: the columns of a relation or alias x, the relations of a schema x."""
+    """After `x.`: the columns of a relation or alias x, or the relations of a schema x."""
     owner = parts[-1]
     schema = parts[-2] if len(parts) > 1 else None
     mentioned = dict(mentions(text, names))
@@ -123,7 +123,7 @@ def _free(before: str, text: str, names: Names) -> Iterable[Offer]:
 
 
 def _in_from_list(words: list[str]) -> bool:
-    """After a comma in FROM a, b."""
+    """True after a comma in FROM a, b."""
     if words[-1] != ",":
         return False
     for word in reversed(words):
@@ -135,8 +135,8 @@ def _in_from_list(words: list[str]) -> bool:
 
 
 def mentions(text: str, names: Names) -> list[tuple[str, tuple[str | None, str]]]:
-    """The relations that the statement names, as (alias or name, (schema, name)); also those after the
-    cursor's place, and only of the statement in which it is."""
+    """The relations that the statement names, as (alias or name, (schema, name)). Includes those after the
+    cursor, but only in the statement that contains it."""
     tokens = [match.group() for match in _TOKEN.finditer(text.rpartition(";")[2])]
     out: list[tuple[str, tuple[str | None, str]]] = []
     known = {name for _, name in names.relations}

@@ -1,4 +1,4 @@
-"""How results are to look: the settings of `\\pset` and of the flags, and the columns that they apply to."""
+"""The display settings of results: options of `\\pset` and of the flags, and the columns they apply to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemill.cli.shell.variables import truth
 from tidemill.errors import InvalidValue, UndefinedObject
 
 FORMATS = ("aligned", "unaligned", "csv", "json", "markdown")
-# Types by OID: those of numbers, which stand at the right; those that JSON has a literal for.
+# Types by OID: the numeric ones, which are right-aligned, and those with a JSON literal.
 _INTEGERS = frozenset({20, 21, 23, 26})
 _NUMBERS = _INTEGERS | {700, 701, 1700}
 _RIGHT = _NUMBERS | {28, 29, 790, 5069}
@@ -21,7 +21,7 @@ Rows = Sequence[Row]
 
 @dataclass(frozen=True, slots=True)
 class ColumnLook:
-    """A column of a result: its name, and the OID of its type."""
+    """A column of a result: its name and the OID of its type."""
 
     name: str
     oid: int
@@ -48,17 +48,17 @@ class DisplaySettings:
     """Each field is an option of `\\pset`."""
 
     format: str = "aligned"
-    # on, off, auto: a row as a block of lines; auto does so where a table would not fit.
+    # on, off, auto: show a row as a block of lines; auto does so if a table would not fit the screen.
     expanded: str = "off"
     border: int = 1
-    # ascii or unicode: what the lines of a table are made of.
+    # ascii or unicode: the characters for the lines of a table.
     linestyle: str = "ascii"
-    # What stands for NULL; None: what the format says (NULL in tables, nothing in csv and unaligned).
+    # The text for NULL; None: the default of the format (NULL in tables, nothing in csv and unaligned).
     null: str | None = None
     fieldsep: str = "|"
     tuples_only: bool = False
     footer: bool = True
-    # Whether what is longer than the screen goes through $PAGER.
+    # Whether output longer than the screen goes through $PAGER.
     pager: bool = True
     title: str = ""
 
@@ -76,7 +76,8 @@ _SHORT = {"x": "expanded", "t": "tuples_only"}
 
 
 def set_option(look: DisplaySettings, name: str, value: str | None) -> str:
-    """`\\pset name [value]`; without a value a switch is turned over, others stay. Tells what it is then."""
+    """`\\pset name [value]`. Without a value a switch is toggled and other options keep their value. Returns
+    a description of the result."""
     name = _SHORT.get(name, name)
     if name not in [f.name for f in fields(look)]:
         raise UndefinedObject(f"\\pset: unknown option: {name}", hint="\\pset alone shows the options.")
@@ -108,7 +109,7 @@ def _checked(name: str, value: str) -> object:
 
 
 def described(look: DisplaySettings, name: str) -> str:
-    """One option in words."""
+    """A description of one option."""
     value = getattr(look, name)
     switch = {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else value
     texts = {
@@ -127,5 +128,5 @@ def described(look: DisplaySettings, name: str) -> str:
 
 
 def all_options(look: DisplaySettings) -> list[str]:
-    """Every option in words, by name."""
+    """Descriptions of all options, by name."""
     return [described(look, f.name) for f in sorted(fields(look), key=lambda f: f.name)]

@@ -1,4 +1,4 @@
-"""What a statement brings, in the order in which it comes. Made by `session`, drawn by `printing`."""
+"""The events of a statement in the order in which they occur. Created by `session`, shown by `printing`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tidemill.cli.shell.display_settings import ColumnLook, Rows
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A result with columns begins."""
+    """The start of a result with columns."""
 
     columns: tuple[ColumnLook, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RowsEvent:
-    """Rows of it. `last` says that no more come; else they are drawn before the next are taken."""
+    """Rows of a result. `last` means that no more follow; otherwise draw them before reading the next."""
 
     rows: Rows
     last: bool
@@ -25,32 +25,32 @@ class RowsEvent:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One statement of the text is done: the server's tag (`SELECT 3`)."""
+    """The end of one statement of the text, with the command tag (`SELECT 3`)."""
 
     tag: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The server's error, as libpq writes it for people: with the line, the caret, DETAIL and HINT."""
+    """An error of the server, formatted by libpq: with the line, the caret, DETAIL and HINT."""
 
     message: str
     sqlstate: str
     primary: str
-    # Where in the server's source, for \\errverbose.
+    # The place in the server's source, for \\errverbose.
     location: str
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOutEvent:
-    """COPY ... TO STDOUT: take all of it."""
+    """COPY ... TO STDOUT: the consumer must read all of it."""
 
     data: Iterator[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class CopyInEvent:
-    """COPY ... FROM STDIN: call `send` once, with the data. What fails while they are made fails the COPY."""
+    """COPY ... FROM STDIN: call `send` once with the data. An error in producing it fails the COPY."""
 
     send: Callable[[Iterable[bytes]], None]
 

@@ -1,7 +1,7 @@
-"""Tables with columns one under the other, exactly as psql draws them.
+"""The aligned format: tables drawn exactly as in psql.
 
-The rows come in blocks. The first decides how wide the columns are; where a later block needs more, they grow
-from there on, so that a result of any length is drawn in the memory of one block.
+Rows arrive in blocks. The first block sets the widths of the columns. If a later block needs more, they grow
+from there on. A result of any length therefore needs the memory of one block.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemill.cli.shell.display_settings import ColumnLook, DisplaySettings, Row
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A line across: what it is made of, and its crossings at the left, between columns and at the right."""
+    """A horizontal line: its character, and its crossings at the left, between columns and at the right."""
 
     dash: str
     left: str
@@ -25,7 +25,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Strokes:
-    """What the lines are made of. `newline` marks a value that goes on in the next line."""
+    """The characters of all lines. `newline` marks a value that continues in the next line."""
 
     bar: str
     newline: str
@@ -56,7 +56,7 @@ class Aligned:
         self._count = 0
 
     def total_width(self, rows: Rows) -> int:
-        """How wide the table would be: whether it fits the screen."""
+        """The width of the whole table, to decide whether it fits the screen."""
         self._measure(self._cells(rows))
         return sum(self._widths) + (0, 3, 3)[self._border] * max(len(self._widths) - 1, 0) + 2 * self._border
 
@@ -83,7 +83,7 @@ class Aligned:
         yield "\n"
 
     def _cells(self, rows: Rows) -> list[list[str | list[str]]]:
-        """By column; a value that is not one plain line is the list of its lines."""
+        """Values by column. A value that is not one plain line is the list of its lines."""
         out: list[list[str | list[str]]] = []
         for column in zip(*rows, strict=True):
             texts = [self._null if value is None else value for value in column]
@@ -132,7 +132,7 @@ class Aligned:
         return f"{bar}{line}{bar}\n" if self._border == 2 else f"{line}\n"
 
     def _rule(self, rule: Rule) -> str:
-        if not self._widths:  # psql's rule over no columns
+        if not self._widths:  # psql's rule for zero columns
             edge = (rule.left, rule.right) if self._border == 2 else ("", "")
             return f"{edge[0]}{rule.dash * (2 if self._border else 0)}{edge[1]}\n"
         if not self._border:
@@ -159,7 +159,7 @@ class Aligned:
             yield before + between.join(row) + after
 
     def _drawn(self, row: Sequence[list[str]]) -> Iterator[str]:
-        """A row with values of several lines or of wide characters."""
+        """A row with multi-line values or wide characters."""
         last = len(row) - 1
         for n in range(max(map(len, row))):
             parts: list[str] = []

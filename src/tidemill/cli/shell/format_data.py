@@ -1,4 +1,4 @@
-"""Results for programs: unaligned, csv, json, markdown."""
+"""Result formats for programs: unaligned, csv, json, markdown."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tidemill.cli.shell.display_settings import ColumnLook, DisplaySettings, Row
 
 _MUST_QUOTE = re.compile(r'[",\r\n]|^$|^\\\.$|^ | $')
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-# What Markdown would take for its own; an underscore only at the edge of a word.
+# Characters with a meaning in Markdown; an underscore only at the edge of a word.
 _MARKED = re.compile(r"([\\`*|<>\[\]~&#]|(?<!\w)_|_(?!\w))")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class Unaligned:
-    """Values as they are, with a separator between them."""
+    """Unformatted values with a separator between them."""
 
     def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         self._columns = columns
@@ -39,7 +39,7 @@ class Unaligned:
 
 
 class CsvFormat:
-    """RFC 4180, with a line end of one character. NULL is nothing, an empty text is "", as in COPY."""
+    """RFC 4180 with a line end of one character. NULL is nothing and an empty text is "", as in COPY."""
 
     def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         self._columns = columns
@@ -64,7 +64,8 @@ def _quoted(text: str) -> str:
 
 
 class Json:
-    """One object a line. Numbers keep every digit; what JSON has no literal for is PostgreSQL's text."""
+    """One JSON object per line. Numbers keep every digit. Types without a JSON literal use PostgreSQL's text
+    form."""
 
     def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         del look
@@ -91,13 +92,13 @@ def _literal(column: ColumnLook, value: str | None) -> str:
     if column.is_number and _NUMBER.fullmatch(value):  # not NaN, not Infinity
         return value
     if column.is_json:
-        # A line end in JSON is always a blank: within a text it is written \n.
+        # A line end in this JSON is always white space: within a text it is written \n.
         return _LINE_END.sub(" ", value)
     return json.dumps(value, ensure_ascii=False)
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Names that repeat get a number: an object has each name once."""
+    """Number repeated names, because names in an object must be unique."""
     out: list[str] = []
     taken = set(names)
     seen: set[str] = set()
@@ -112,7 +113,7 @@ def unique(names: Sequence[str]) -> list[str]:
 
 
 class Markdown:
-    """A table of GitHub's Markdown."""
+    """A table in GitHub's Markdown."""
 
     def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         self._columns = columns

@@ -1,4 +1,4 @@
-"""`\\x`: each row as a block of lines, a value a line; as psql draws them with border 1."""
+"""The expanded format (`\\x`): each row as a block of lines, one value per line, as psql with border 1."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Records:
             yield self._look.title + "\n"
         shown = [[lines(self._null if value is None else value) for value in row] for row in rows]
         widest = max((width(line) for row in shown for value in row for line in value), default=0)
-        # As psql: the values are at least so wide that the record's label fits over them.
+        # As in psql: the value column is wide enough for the label of the record above it.
         several = any(len(value) > 1 for row in shown for value in row)
         label = len(f"-[ RECORD {self._count + len(rows)} ]") - self._name_width - len(" | ") - several
         self._value_width = max(self._value_width, widest, 0 if self._look.tuples_only else label)
@@ -38,7 +38,7 @@ class Records:
                 yield from self._drawn(name, value)
 
     def end(self, footer: str) -> Iterator[str]:
-        # Each record tells its number; only that there is none must be said.
+        # Each record has a label; only an empty result needs a row count.
         if footer and (not self._count or not footer.endswith(("rows)", "row)"))):
             yield footer + "\n"
         yield "\n"
@@ -47,7 +47,7 @@ class Records:
         rule = self._strokes.top if number == 1 else self._strokes.inner
         dash, cross = rule.dash, rule.middle
         line = f"{dash}[ RECORD {number} ]" if number else dash
-        # The label stands in the rule and hides the crossing where it is longer than the names.
+        # The label is part of the rule. It hides the crossing if it is longer than the names.
         at = self._name_width + 1
         if len(line) <= at:
             line = line.ljust(at, dash) + cross
@@ -67,7 +67,7 @@ class Records:
 
 
 class PlainRecords:
-    """Unaligned and expanded: `name|value`, an empty line between the rows."""
+    """Unaligned and expanded: `name|value`, with an empty line between rows."""
 
     def __init__(self, columns: Sequence[ColumnLook], look: DisplaySettings) -> None:
         self._names = [c.name for c in columns]

@@ -1,4 +1,4 @@
-"""From the settings to the class that draws."""
+"""The choice of the format class from the display settings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tidemill.cli.shell.format_records import PlainRecords, Records
 
 
 class Format(Protocol):
-    """Text for one result. `rows` is called at least once, with nothing where there is nothing; the first
-    call brings the head. `footer` is empty where none is wished for."""
+    """The text of one result. `rows` is called at least once, with an empty list if there are no rows; the
+    first call returns the header. `footer` is empty if no footer is wanted."""
 
     def rows(self, rows: Rows) -> Iterator[str]: ...
 
@@ -26,7 +26,7 @@ _DATA = {"csv": CsvFormat, "json": Json, "markdown": Markdown}
 def chosen(
     columns: Sequence[ColumnLook], look: DisplaySettings, first: Rows, screen_width: int | None
 ) -> Format:
-    """The one that draws these columns. The first rows decide whether a table fits the screen (`\\x auto`);
+    """The format for these columns. The first rows decide whether a table fits the screen (`\\x auto`);
     without a screen everything fits."""
     if look.format in _DATA:
         return _DATA[look.format](columns, look)

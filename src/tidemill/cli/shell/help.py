@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 _HEAD = re.compile(r"\A# (?P<title>[^\n]+)\n\n```\n(?P<syntax>.*?)\n```\n", re.DOTALL)
-# Pages that are about no statement in particular.
+# Pages that do not describe a statement.
 _NO_STATEMENT = {"README", "comment", "differences", "lexical"}
 
 COMMANDS = r"""General
@@ -64,8 +64,8 @@ Connection
 
 @cache
 def statements() -> dict[str, str]:
-    """The syntax of each statement by its name: what stands at the head of its page in the manual."""
-    # In the repository a link to docs/sql, in the wheel a copy of it.
+    """The syntax of each statement by name, from the head of its page in the manual."""
+    # In the repository a link to docs/sql, in the wheel a copy.
     folder = Path(__file__).parent / "pages"
     out: dict[str, str] = {}
     for page in sorted(folder.glob("*.md")):
@@ -76,7 +76,7 @@ def statements() -> dict[str, str]:
 
 
 def syntax(wanted: str) -> str:
-    """`\\h`: the names; with a name, the syntax of all that begin with it or hold it."""
+    """`\\h`: the names. With a name: the syntax of all statements that start with it or contain it."""
     known = statements()
     if not wanted:
         return "Syntax is told by \\h STATEMENT for:\n" + "".join(f"  {name}\n" for name in known)

@@ -1,5 +1,4 @@
-"""What was typed, kept between sessions: in the user's state folder, for nobody else to read, and without
-passwords."""
+"""The history of typed lines: in the user's state folder, private to the user, without passwords."""
 
 from __future__ import annotations
 
@@ -10,10 +9,10 @@ from pathlib import Path
 
 from prompt_toolkit.history import FileHistory
 
-# Some ten thousand statements. When the file has grown beyond this, its newer half stays.
+# About ten thousand statements. If the file has grown beyond this, its newer half is kept.
 MOST_BYTES = 4 << 20
-# A word for a secret, and after it a literal: PASSWORD 'x', CREATE SECRET s AS 'x', SASL PASSWORD = 'x'; or a
-# password in a URL or a connection string.
+# A keyword for a secret followed by a literal: PASSWORD 'x', CREATE SECRET s AS 'x', SASL PASSWORD = 'x'; or
+# a password in a URL or a connection string.
 _SECRET = re.compile(
     r"""\b(?:password|passwd|secret|token|credential\w*|\w*_key|access\s+key\w*)\b.*['$]
       | \bpassword\s*= | ://[^\s/:@]+:[^\s@]+@""",
@@ -27,22 +26,23 @@ def history_path() -> Path:
 
 
 def has_secret(text: str) -> bool:
-    """Whether it may hold a password; such lines are not kept."""
+    """Whether the line may contain a password; such lines are not kept."""
     return _SECRET.search(text) is not None
 
 
 class SafeHistory(FileHistory):
-    """Readable by its owner alone, bounded, without secrets. Where the file cannot be written, or is none
-    (/dev/null), it lasts for the session."""
+    """A history file that only its owner can read: bounded and without secrets. If the file cannot be
+    written, or is /dev/null, the history lasts for the session only."""
 
     def __init__(self, path: Path) -> None:
         self.problem: str | None = None
         try:
             if path.exists() and not path.is_file():
-                # Who says /dev/null wants no history, and root could close the device to all others.
+                # /dev/null means no history, and root could change the mode of the device for all others.
                 raise OSError(f"{path} is no file")
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Before the first line is in it: a file that is made open and closed later was open.
+            # Before the first line is written: a file that is created readable and restricted later can be
+            # read meanwhile.
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600))
             os.chmod(path, 0o600)
             _shorten(path)
@@ -66,7 +66,7 @@ def _shorten(path: Path) -> None:
     if path.stat().st_size <= MOST_BYTES:
         return
     data = path.read_bytes()[-MOST_BYTES // 2 :]
-    # From the first whole entry on: each begins with a comment that tells its time.
+    # From the first complete entry on: each begins with a comment that contains its time.
     start = data.find(b"\n# ")
     beside = path.with_name(path.name + ".new")
     with os.fdopen(os.open(beside, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:

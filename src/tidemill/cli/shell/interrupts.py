@@ -1,4 +1,4 @@
-"""Ctrl-C as something to look at and to wait for, instead of an exception in the middle of anything."""
+"""Ctrl-C as a flag to check and a descriptor to wait for, instead of an exception at any point."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 
 class Interrupts:
-    """Within `caught()` Ctrl-C sets `wanted` and makes `fd` readable; outside it is Python's own."""
+    """Within `caught()` Ctrl-C sets `wanted` and makes `fd` readable; outside it Python's handler applies."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -29,8 +29,8 @@ class Interrupts:
 
     @contextlib.contextmanager
     def caught(self) -> Generator[None]:
-        """For one statement, or whatever else must not be torn. Nests."""
-        if threading.current_thread() is not threading.main_thread():  # only that one may have handlers
+        """Catch Ctrl-C during one statement, or any work that must not be interrupted. Nests."""
+        if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
             yield
             return
         before = signal.signal(signal.SIGINT, self._handle)
@@ -40,7 +40,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, before)
 
     def take(self) -> bool:
-        """Whether it was pressed since it was last asked."""
+        """Whether Ctrl-C was pressed since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._read, 1024)
         wanted, self.wanted = self.wanted, False
@@ -48,6 +48,6 @@ class Interrupts:
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         self.wanted = True
-        # A full pipe is readable already.
+        # A full pipe is already readable.
         with contextlib.suppress(BlockingIOError):
             os.write(self._write, b"!")

@@ -1,4 +1,4 @@
-"""The words of SQL that are offered while typing: PostgreSQL's and Tidemill's, without the rare."""
+"""The SQL keywords offered by completion: those of PostgreSQL and Tidemill, without rare ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The names that can be completed, read from the catalogs in the background.
+"""The names for completion, read from the catalogs in the background.
 
-A refresh has a connection of its own, for as long as it takes: typing never waits for it, and neither does a
-statement. What it found stays in use until the next is whole.
+Each refresh opens its own connection and closes it at the end. Neither typing nor a statement waits for it.
+The previous names stay in use until the refresh is complete.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-# A catalog may hold more than anyone completes; what is beyond is not offered.
+# A catalog may hold more names than completion needs; names beyond this are not offered.
 MOST_RELATIONS = 20_000
 MOST_COLUMNS = 200_000
 MOST_OTHERS = 10_000
-# A refresh that hangs is given up, and the names before it stay.
+# A refresh that exceeds this time is given up, and the previous names stay.
 REFRESH_SECONDS = 30
 
 _RELATIONS = f"""SELECT n.nspname, c.relname, pg_catalog.pg_table_is_visible(c.oid)
@@ -39,9 +39,9 @@ Relation = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What one refresh found."""
+    """The result of one refresh."""
 
-    # Those that need no schema, and all of them with it.
+    # Names that need no schema, and all names with their schema.
     visible: frozenset[str] = frozenset()
     relations: frozenset[Relation] = frozenset()
     columns: dict[Relation, list[str]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Names:
 
 
 class CatalogNames:
-    """`current` is always there to be read; `refresh` asks for newer and returns at once."""
+    """`current` can be read at any time; `refresh` starts a refresh and returns at once."""
 
     def __init__(self, conninfo: Callable[[], str]) -> None:
         self._conninfo = conninfo
@@ -69,7 +69,7 @@ class CatalogNames:
         self._again = False
 
     def refresh(self) -> None:
-        """Asked for while one runs, it is done once more after it."""
+        """Start a refresh. If one is running, another follows it."""
         with self._lock:
             if self._running:
                 self._again = True
@@ -82,7 +82,8 @@ class CatalogNames:
             try:
                 self.current = read(self._conninfo())
             except (psycopg.Error, UnicodeError):
-                # Nobody asked: what is known stays, and the next statement tells if the server is gone.
+                # A background failure is not shown: known names stay, and the next statement reports a lost
+                # server.
                 pass
             with self._lock:
                 if not self._again:
@@ -92,7 +93,7 @@ class CatalogNames:
 
 
 def read(conninfo: str) -> Names:
-    """One refresh."""
+    """Read all names once."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         try:
             connection.execute(f"SET statement_timeout = '{REFRESH_SECONDS}s'".encode())
@@ -103,7 +104,7 @@ def read(conninfo: str) -> Names:
             try:
                 return connection.execute(sql.encode()).fetchall()
             except psycopg.Error:
-                # A catalog that this server has not, or that this user may not read.
+                # A catalog that this server does not have, or that this user may not read.
                 return []
 
         relations = rows(_RELATIONS)

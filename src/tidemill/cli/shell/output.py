@@ -1,5 +1,4 @@
-"""Where results go: the standard output, a file, a command, or the pager where a result is longer than the
-screen."""
+"""The destination of results: the standard output, a file, a command, or the pager for long results."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import sys
 from collections.abc import Generator
 from typing import IO
 
-# Where neither $PAGER nor these are there, nothing is paged.
+# If neither $PAGER nor one of these exists, nothing is paged.
 _PAGERS = ("less", "more")
 
 
@@ -35,7 +34,7 @@ class OutputTarget:
         self._stream.write(text)
 
     def write_bytes(self, data: bytes) -> None:
-        # A stream of tests has no bytes below it.
+        # A stream used in tests has no underlying byte stream.
         buffer = getattr(self._stream, "buffer", None)
         if buffer is None:
             self._stream.write(data.decode(errors="replace"))
@@ -47,11 +46,11 @@ class OutputTarget:
         self._stream.flush()
 
     def close(self) -> None:
-        """Also waits for the command. The standard output stays open."""
+        """Close, and wait for the command. The standard output stays open."""
         if self.is_standard:
             self._stream.flush()
             return
-        with contextlib.suppress(BrokenPipeError):  # it has seen enough
+        with contextlib.suppress(BrokenPipeError):  # the reader has closed the pipe
             self._stream.close()
         if self._process is not None:
             self._process.wait()
@@ -59,20 +58,20 @@ class OutputTarget:
 
 def standard_output() -> OutputTarget:
     if hasattr(sys.stdout, "reconfigure"):
-        # A character that the terminal's encoding has not is no reason to stop.
+        # A character that the terminal's encoding lacks must not stop the output.
         sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
     return OutputTarget(sys.stdout)
 
 
 def file_trouble(error: OSError) -> str:
-    """What is wrong with a file, as other commands say it."""
+    """The problem with a file, worded as other commands do."""
     if not error.strerror:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def opened(name: str) -> OutputTarget:
-    """A file to write, or with `|` in front a command to write to."""
+    """Open a file, or a command if the name begins with `|`."""
     if name.startswith("|"):
         return _command(name[1:])
     path = os.path.expanduser(name)
@@ -88,7 +87,7 @@ def _command(command: str) -> OutputTarget:
 
 
 def pager_command() -> str | None:
-    """What people chose, else what there is; None: no paging."""
+    """The pager that the user chose, otherwise an installed one; None: no paging."""
     chosen = os.environ.get("TIDEMILL_PAGER", os.environ.get("PSQL_PAGER", os.environ.get("PAGER")))
     if chosen is not None:
         return chosen.strip() or None
@@ -97,8 +96,8 @@ def pager_command() -> str | None:
 
 @contextlib.contextmanager
 def paged(command: str) -> Generator[OutputTarget]:
-    """The pager, for one result. Ctrl-C is its own meanwhile."""
-    # Wide tables are better cut than folded; -X leaves the last screen to be seen.
+    """The pager for one result. It handles Ctrl-C meanwhile."""
+    # Wide tables are cut, not folded; -X leaves the last screen visible.
     process = subprocess.Popen(
         ["/bin/sh", "-c", command],
         stdin=subprocess.PIPE,
@@ -109,7 +108,7 @@ def paged(command: str) -> Generator[OutputTarget]:
     )
     assert process.stdin is not None
     target = OutputTarget(process.stdin, process)
-    # Only now: the pager would inherit that Ctrl-C is ignored.
+    # Not earlier: the pager would inherit the ignored Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield target
@@ -119,6 +118,6 @@ def paged(command: str) -> Generator[OutputTarget]:
 
 
 def screen_size() -> tuple[int, int]:
-    """Columns and lines of the terminal."""
+    """The columns and lines of the terminal."""
     size = shutil.get_terminal_size()
     return size.columns, size.lines

@@ -1,4 +1,4 @@
-"""The patterns of `\\d`: `orders`, `sales.*`, `"Big Table"`, `o?ders`; as psql reads them."""
+"""The name patterns of `\\d`: `orders`, `sales.*`, `"Big Table"`, `o?ders`; read as in psql."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Pattern:
         return self.schema is not None or self.name is not None
 
     def conditions(self, schema: str, name: str, visible: str | None) -> list[str]:
-        """In SQL. Without a schema only what is found without one (`visible`)."""
+        """The pattern as SQL conditions. Without a schema only visible names match (`visible`)."""
         out: list[str] = []
         if self.name is not None:
             out.append(f"{name} ~ {literal(self.name)}")
@@ -33,8 +33,8 @@ class Pattern:
 
 
 def parse(text: str) -> Pattern:
-    """Outside of quotes: capital letters fold, * is any text, ? any character, the last dot divides schema
-    and name. Other signs stand for themselves."""
+    """Parse a pattern. Outside quotes, capital letters are folded, * is any text, ? is any character, and the
+    last dot separates schema and name. Other characters stand for themselves."""
     parts: list[str] = [""]
     quoted = False
     i = 0
@@ -59,5 +59,5 @@ def parse(text: str) -> Pattern:
     whole = [f"^({part})$" if part and part != ".*" else None for part in parts]
     if len(parts) == 1:
         return Pattern(None, whole[0])
-    # A schema that is any is still said: then not only what is visible is meant.
+    # An explicit schema of * is kept: then names that are not visible match too.
     return Pattern(whole[-2] or "^(.*)$", whole[-1])

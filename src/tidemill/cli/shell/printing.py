@@ -1,4 +1,4 @@
-"""What a statement brings, on the screen or wherever it is to go."""
+"""The printer of results: draws the events of a statement on the screen or in another output."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tidemill.cli.shell.output import OutputTarget, paged, pager_command, screen
 
 _QUERY_CANCELED = "57014"
 _FOR_PROGRAMS = ("csv", "json", "markdown")
-# Their tags are told although they returned rows.
+# Their tags are printed although they returned rows.
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "MERGE")
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How a statement went."""
+    """The outcome of a statement."""
 
     ok: bool = True
-    # Rows of the last result, or those that a command counts.
+    # The number of rows of the last result, or the number that a command reports.
     count: int = 0
     error: Failed | None = None
     tags: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Outcome:
 
 
 class Printer:
-    """Draws results by a `DisplaySettings`. `where` is put before an error (`file.sql:3: `) and follows the
+    """Draws results by a `DisplaySettings`. `where` is a prefix of errors (`file.sql:3: `) and follows the
     input."""
 
     def __init__(self, look: DisplaySettings, interrupts: Interrupts, *, quiet: bool = False) -> None:
@@ -44,7 +44,7 @@ class Printer:
         self._interrupts = interrupts
 
     def say(self, text: str) -> None:
-        """A word to the person: after what was printed before it, and not where results go."""
+        """Print a message to the user after earlier output, never into the output of results."""
         sys.stdout.flush()
         sys.stderr.write(text if text.endswith("\n") else text + "\n")
         sys.stderr.flush()
@@ -61,11 +61,11 @@ class Printer:
         stream: bool = False,
         copy_data: Callable[[], Iterable[bytes]] = tuple,
     ) -> Outcome:
-        """All of it. `stream`: for as long as rows come; a Ctrl-C is then the ordinary end."""
+        """Show all events. `stream`: flush while rows arrive; Ctrl-C is then the normal end."""
         out = target or self.target
         outcome = Outcome()
         drawing: _Drawing | None = None
-        # COPY's tag would stand among its data.
+        # The tag of COPY would be mixed with its data.
         copied = False
         with contextlib.ExitStack() as pager:
             for event in events:
@@ -99,7 +99,7 @@ class Printer:
     def table(
         self, columns: Iterable[ColumnLook], rows: Rows, *, title: str = "", footer: str | None = None
     ) -> None:
-        """Rows that the shell has already, as a result of their own."""
+        """Show rows that are already in memory as a separate result."""
         look = DisplaySettings(**{name: getattr(self.look, name) for name in DisplaySettings.__slots__})
         look.title = title
         look.null = look.null_text("")
@@ -109,7 +109,7 @@ class Printer:
         self.target.flush()
 
     def _tag(self, tag: str, out: OutputTarget, *, had_rows: bool) -> None:
-        """As psql: not for what was only read; and not among data that a program reads."""
+        """Print a tag, as psql does: not after a read, and not between data for a program."""
         if self.quiet or not tag or self.look.format in _FOR_PROGRAMS:
             return
         if not had_rows or tag.startswith(_CHANGES):
@@ -124,7 +124,7 @@ class Printer:
 
 
 class _Drawing:
-    """One result."""
+    """The drawing of one result."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class _Drawing:
         self._stream = stream
         self._pager = pager
         self._format: Format | None = None
-        # Nobody looks any more: Ctrl-C was pressed, or the pager was left.
+        # No reader is left: Ctrl-C was pressed, or the pager was closed.
         self._skip = False
         self.count = 0
 
@@ -170,7 +170,7 @@ class _Drawing:
         return f"({self.count:d} row{'' if self.count == 1 else 's'})"
 
     def _paged(self, text: Iterator[str], *, whole: bool) -> Iterator[str]:
-        """Through the pager, if the result is longer than the screen. Looks no further than the screen."""
+        """Use the pager if the result is longer than the screen. Reads ahead no further than one screen."""
         command = pager_command() if self._look.pager else None
         if command is None:
             return text
@@ -208,6 +208,6 @@ def _both(first: Iterator[str], second: Iterator[str]) -> Iterator[str]:
 
 
 def _counted(tag: str) -> int:
-    """The rows that a tag counts: INSERT 0 5."""
+    """The row count of a tag: INSERT 0 5."""
     last = tag.rsplit(" ", 1)[-1]
     return int(last) if last.isdigit() else 0

@@ -1,4 +1,4 @@
-"""The terminal: a prompt that knows when a statement is complete, with colours, history and completion."""
+"""The prompt of the terminal: multi-line input with colours, history and completion."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tidemill.cli.shell.names import CatalogNames
 from tidemill.cli.shell.shell import Shell
 from tidemill.cli.shell.splitter import Command, Splitter, SplitterState
 
-# Beyond this the lines of a pasted text are no longer looked at for their prompts: typing must stay quick.
+# Prompts are no longer computed for pasted lines beyond this: typing must stay fast.
 MOST_MARKED = 50_000
 _MENU_LINES = 6
 
 
 class Terminal:
-    """Lines as people type them. Enter sends a statement that is complete, and else begins a new line."""
+    """Lines typed at the terminal. Enter sends a complete statement, otherwise it starts a new line."""
 
     name = ""
     interactive = True
 
     def __init__(self, shell: Shell, names: CatalogNames, history: History) -> None:
         self._shell = shell
-        # Lines that were accepted together and are not yet taken.
+        # Lines that were accepted together and not yet read.
         self._lines: deque[str] = deque()
         self._marks: tuple[str, list[SplitterState]] = ("", [])
         self.number = 0
@@ -71,11 +71,11 @@ class Terminal:
             return None
 
     def forget(self) -> None:
-        """What was pasted behind the statement."""
+        """Discard lines that were pasted after the statement."""
         self._lines.clear()
 
     def prompt(self, state: SplitterState) -> str:
-        """`materialize=> `: the database, what is waited for, the transaction, the power."""
+        """`materialize=> `: the database, the input state, the transaction, and > or # by privilege."""
         session = self._shell.session
         sign = state.value
         if session is None or session.conn.status != 0:
@@ -111,7 +111,7 @@ class Terminal:
         return _PLAIN if text.lstrip().startswith("\\") else _SQL
 
     def _continuation(self, _width: int, line_number: int, wrap_count: int) -> str:
-        """The prompt of a later line, as if it had been asked for alone."""
+        """The prompt of a continuation line, as if it were read alone."""
         text = self._session.default_buffer.text
         if wrap_count or len(text) > MOST_MARKED:
             return self.prompt(SplitterState.MORE)
@@ -131,7 +131,7 @@ _PLAIN: Lexer = SimpleLexer()
 
 
 def is_complete(splitter: Splitter, text: str) -> bool:
-    """Whether Enter sends it: nothing is open after it, or there is a command in it."""
+    """Whether Enter sends the text: nothing is open at its end, or it contains a command."""
     events = list(splitter.feed(text + "\n"))
     if not text.strip():
         return True

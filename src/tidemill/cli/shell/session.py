@@ -1,7 +1,8 @@
-"""The connection: statements out, events in; Ctrl-C becomes a cancel request.
+"""The connection of the shell: statements out, events in; Ctrl-C becomes a cancel request.
 
-Results are taken in chunks, so that one of any size needs the memory of a block. libpq is spoken to directly:
-psycopg's cursors would hold a result whole, and PostgreSQL's own text of every value is what a shell shows.
+Results are read in chunks, so a result of any size needs the memory of one block. The module uses libpq
+directly: psycopg's cursors would hold a whole result, and the shell shows PostgreSQL's own text of every
+value.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from tidemill.cli.shell.events import CopyInEvent, CopyOutEvent, Done, Event, Fa
 from tidemill.cli.shell.interrupts import Interrupts
 from tidemill.client.errors import ConnectionLost
 
-# Rows that libpq holds at once, and rows and bytes that are drawn together: a table's columns are as wide as
-# its first block needs. Ten thousand rows fill two hundred screens; 16 MB are enough for them at 1.6 kB each.
+# The rows that libpq holds at once, and the rows and bytes of one drawn block. The columns of a table are as
+# wide as its first block needs. Ten thousand rows fill two hundred screens; 16 MB are enough for rows of 1.6
+# kB.
 CHUNK_ROWS = 100
 BLOCK_ROWS = 10_000
 BLOCK_BYTES = 16 << 20
-# A cancel request is a connection of its own; a server that does not take it within this time will not.
+# A cancel request needs its own connection. A server that does not accept it within this time never will.
 CANCEL_SECONDS = 10
-# After so many Ctrl-C for one statement the server is deaf: the connection is given up, not the shell.
+# After this many Ctrl-C for one statement the shell gives up the connection.
 PATIENCE = 3
 
-# Of a notice that Tidemill sends with a SUBSCRIBE, to clients that gather all rows before they show one.
+# Part of a notice that Tidemill sends with a SUBSCRIBE, to clients that buffer all rows before they show any.
 _FOR_OTHERS = "rows are sent as they come, and there is no end to them"
 
 _ROWS = (pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.TUPLES_CHUNK, pq.ExecStatus.TUPLES_OK)
@@ -39,14 +41,14 @@ _FIELDS = pq.DiagnosticField
 
 
 class _Text(Loader):
-    """Values stay the text that the server sent. A database without an encoding may hold anything."""
+    """Values stay as the server's text. A database without an encoding may hold any bytes."""
 
     def load(self, data: abc.Buffer) -> str:
         return bytes(data).decode(errors="replace")
 
 
 def _bytes(sql: str) -> bytes:
-    """As it stood in the file: bytes that are no UTF-8 are for the server to refuse, not for us to change."""
+    """The bytes as they were in the file. The server, not the shell, rejects invalid UTF-8."""
     try:
         return sql.encode(errors="surrogateescape")
     except UnicodeEncodeError:
@@ -54,7 +56,7 @@ def _bytes(sql: str) -> bytes:
 
 
 class ShellSession:
-    """One connection, for one thread. Every method raises `ConnectionLost` when it is gone."""
+    """One connection, for one thread. Every method raises `ConnectionLost` when the connection is lost."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], interrupts: Interrupts, on_notice: Callable[[str], None]
@@ -82,11 +84,11 @@ class ShellSession:
 
     @property
     def alive(self) -> bool:
-        """Looks at the socket as well: a server that went away while nobody asked is noticed here."""
+        """Also checks the socket, to notice a server that disconnected while the session was idle."""
         if self._conn.status != pq.ConnStatus.OK:
             return False
         try:
-            # A last word and the end may lie there; the end makes the next reading fail.
+            # An unread message and the end of the stream may be pending; the end makes the next read fail.
             while select.select([self._conn.socket], [], [], 0)[0]:
                 self._conn.consume_input()
         except (psycopg.Error, OSError, ValueError):
@@ -95,7 +97,7 @@ class ShellSession:
 
     @property
     def transaction(self) -> str:
-        """As the prompt shows it: nothing, * within a transaction, ! in one that failed, ? unknown."""
+        """For the prompt: empty, * within a transaction, ! in a failed one, ? unknown."""
         signs = {
             pq.TransactionStatus.IDLE: "",
             pq.TransactionStatus.INTRANS: "*",
@@ -111,8 +113,9 @@ class ShellSession:
         self._connection.close()
 
     def run(self, sql: str, *, stream: bool = False) -> Iterator[Event]:
-        """Send the text as one message and tell what comes. `stream` gives rows out as soon as no more are
-        there. To be taken to its end, or closed: then the statement is cancelled and the rest thrown away."""
+        """Send the text as one message and yield its events. `stream` yields rows as soon as no more are
+        available. The caller must exhaust or close it; closing cancels the statement and discards the rest.
+        """
         self._call(lambda: self._conn.send_query(_bytes(sql)))
         if stream or not psycopg.capabilities.has_stream_chunked():
             self._conn.set_single_row_mode()
@@ -148,7 +151,7 @@ class ShellSession:
                     columns = _columns(result)
                     yield Head(columns)
                 taken = self._rows(result)
-                # In chunks, the tag comes with the last rows and not with the end.
+                # In chunked mode the tag is on the last rows, not on the end.
                 tag = _text(result.command_status or b"") or tag
                 rows += taken
                 size += sum(map(len, filter(None, chain.from_iterable(taken))))
@@ -169,7 +172,7 @@ class ShellSession:
             elif status == pq.ExecStatus.COPY_OUT:
                 data = self._copied_out(cancels)
                 yield CopyOutEvent(data)
-                for _ in data:  # what was not wanted
+                for _ in data:  # discarded
                     pass
             elif status == pq.ExecStatus.COPY_IN:
                 sent = _Once(self._send, cancels)
@@ -201,7 +204,7 @@ class ShellSession:
                     error = b"canceled by user"
                     break
                 self._call(lambda block=block: self._conn.put_copy_data(block))
-                # Before the next block: libpq would keep in memory what the server does not take.
+                # Before the next block: otherwise libpq buffers what the server does not read.
                 self._flush()
         except KeyboardInterrupt:
             error = b"canceled by user"
@@ -216,7 +219,7 @@ class ShellSession:
         return self._call(self._conn.get_result)
 
     def _wait(self, cancels: _Cancels) -> None:
-        """Until the server sends something; a Ctrl-C meanwhile goes to it."""
+        """Wait until the server sends data; forward a Ctrl-C meanwhile."""
         ready, _, _ = select.select([self._conn.socket, self._interrupts.fd], [], [])
         if self._interrupts.take():
             self.was_cancelled = True
@@ -225,7 +228,7 @@ class ShellSession:
             self._call(self._conn.consume_input)
 
     def _readable(self) -> bool:
-        """Takes what lies in the socket; whether there was anything."""
+        """Read the available bytes of the socket; return whether there were any."""
         if not select.select([self._conn.socket], [], [], 0)[0]:
             return False
         self._call(self._conn.consume_input)
@@ -238,7 +241,7 @@ class ShellSession:
                 self._call(self._conn.consume_input)
 
     def _call(self, function: Callable[[], Any]) -> Any:
-        """libpq fails only when the connection does."""
+        """A failure of libpq means that the connection is lost."""
         try:
             return function()
         except psycopg.Error as e:
@@ -247,7 +250,7 @@ class ShellSession:
 
 
 class _Context:
-    """What psycopg's `Transformer` asks for."""
+    """The adaptation context that psycopg's `Transformer` needs."""
 
     def __init__(self, adapters: AdaptersMap) -> None:
         self.adapters = adapters
@@ -255,7 +258,7 @@ class _Context:
 
 
 class _Cancels:
-    """The cancel requests for one statement."""
+    """The cancel requests of one statement."""
 
     def __init__(self, connection: psycopg.Connection[Any], say: Callable[[str], None]) -> None:
         self._connection = connection

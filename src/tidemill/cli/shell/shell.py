@@ -1,7 +1,7 @@
-"""The shell itself: takes lines from a source, runs statements and commands, keeps what they share.
+"""The shell: reads lines from a source, runs statements and commands, and holds their shared state.
 
-`Shell.run` is called with the terminal's prompt, with a script, or, by `\\i`, with another script in the
-middle of either. Commands (`commands`) get the shell and change it through its public names.
+`Shell.run` is called with the terminal's prompt or with a script; `\\i` calls it with another script while
+one is running. Commands (`commands`) receive the shell and change it through its public names.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tidemill.cli.shell.variables import ShellVariables
 from tidemill.client.errors import ConnectionLost
 from tidemill.errors import InvalidValue, LimitExceeded, TidemillError
 
-# \i within \i: a file that includes itself must end somewhere.
+# The depth limit of \i: a file that includes itself must stop.
 MOST_NESTED = 64
-# Rows that a command may take into memory: catalogs of a hundred thousand relations still fit.
+# The rows that a command may load into memory. A catalog of a hundred thousand relations fits.
 MOST_KEPT_ROWS = 200_000
 _STREAMS = re.compile(r"\bsubscribe\b", re.IGNORECASE)
 _END_OF_DATA = "\\."
 
 
 class Next(Enum):
-    """What comes after a command."""
+    """The action after a command."""
 
     GO_ON = "go on"
     FAILED = "failed"
@@ -43,14 +43,14 @@ class Next(Enum):
 
 
 class ExitStatus:
-    """Exit statuses, as psql's."""
+    """Exit statuses, as in psql."""
 
     OK, FAILED, NO_CONNECTION, SCRIPT = 0, 1, 2, 3
 
 
 @dataclass(slots=True)
 class InputFrame:
-    """An input that is being worked through, and what of it is not yet complete."""
+    """An input that is being read, and its incomplete rest."""
 
     source: LineSource
     splitter: Splitter
@@ -72,18 +72,18 @@ class Shell:
     interrupts: Interrupts = field(default_factory=Interrupts)
     quiet: bool = False
     timing: bool = False
-    # The last statement that was sent, for \\g on an empty buffer.
+    # The last statement that was sent, for \\g with an empty buffer.
     last_query: str = ""
     last_error: Failed | None = None
-    # Text to edit at the next prompt: what \\e gave back.
+    # Text to edit at the next prompt: the result of \\e.
     draft: str = ""
     may_ask: bool = True
-    # Told after statements that may have changed what names there are.
+    # Called after statements that may have changed the names for completion.
     on_change: Callable[[], None] = lambda: None
     printer: Printer = field(init=False)
     session: ShellSession | None = field(init=False, default=None)
     frames: list[InputFrame] = field(init=False, default_factory=list)
-    # Ctrl-C ended a script: nothing of it is run after that.
+    # Ctrl-C ended a script: the rest of it is not run.
     interrupted: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Shell:
     # -- the connection
 
     def connect(self, place: ServerAddress | None = None, *, ask: bool = False) -> ShellSession:
-        """To the place, or to another; the one that was stays until the other is there."""
+        """Connect to an address. The previous connection stays open until the new one exists."""
         connection, found = connected(place or self.place, ask=ask, may_ask=self.may_ask)
         before, self.session = self.session, ShellSession(connection, self.interrupts, self.printer.say)
         self.place = found
@@ -103,7 +103,7 @@ class Shell:
         return self.session
 
     def ready(self) -> ShellSession:
-        """The connection, made again if it was lost. In a script a lost one is the end."""
+        """The connection; reconnects if it was lost. In a script a lost connection ends the script."""
         if self.session is not None and self.session.alive:
             return self.session
         if self.session is None or not self.interactive:
@@ -130,7 +130,7 @@ class Shell:
     # -- input
 
     def run(self, source: LineSource) -> int:
-        """All lines of the source; an exit status. The query buffer is its own."""
+        """Run all lines of the source; return an exit status. Each call has its own query buffer."""
         if len(self.frames) >= MOST_NESTED:
             raise LimitExceeded(f"\\i is nested more than {MOST_NESTED} deep")
         frame = InputFrame(source, Splitter(self.variables.lookup))
@@ -152,8 +152,8 @@ class Shell:
         return ExitStatus.OK if status is None else status
 
     def run_text(self, text: str, source: LineSource) -> Next:
-        """What `-c` gives: commands, or statements that go to the server as they are, in one message.
-        `source` is where the data of a COPY come from."""
+        """Run the text of `-c`: commands, or statements that are sent unchanged in one message. `source`
+        supplies the data of a COPY."""
         frame = InputFrame(source, Splitter(self.variables.lookup))
         self.frames.append(frame)
         try:
@@ -175,11 +175,11 @@ class Shell:
             return None
         if outcome is Next.FAILED and (self.interrupted or self.variables.is_on("ON_ERROR_STOP")):
             return ExitStatus.SCRIPT
-        # A SUBSCRIBE has no other end than Ctrl-C; nothing is run after it all the same.
+        # A SUBSCRIBE ends only by Ctrl-C; even then nothing after it is run.
         return ExitStatus.OK if self.interrupted else None
 
     def handle(self, event: Event) -> Next:
-        """One statement or command; errors are told, not raised, unless there is nothing left to do."""
+        """Run one statement or command. Errors are printed, not raised, unless the shell cannot continue."""
         try:
             if isinstance(event, ShellStatement):
                 return Next.GO_ON if self.execute(event.text).ok else Next.FAILED
@@ -214,7 +214,7 @@ class Shell:
         target: OutputTarget | None = None,
         copy_data: Callable[[], Iterator[bytes]] | None = None,
     ) -> Outcome:
-        """Run it and show what comes."""
+        """Run a statement and show its events."""
         session = self.ready()
         if self.variables.get("ECHO") == "queries":
             self.printer.target.write(sql + "\n")
@@ -240,7 +240,7 @@ class Shell:
         return outcome
 
     def query(self, sql: str) -> ShownTable:
-        """A command's own question: its rows, shown to nobody. Raises what the server says."""
+        """Run a command's own query and return its rows without showing them. Raises the server's error."""
         session = self.ready()
         table = ShownTable((), [])
         failed: Failed | None = None
@@ -265,7 +265,7 @@ class Shell:
         return table
 
     def _pressed(self, session: ShellSession) -> bool:
-        """Whether Ctrl-C was, during the statement that ends here. It ends a script."""
+        """Whether Ctrl-C was pressed during the statement that ends here. If so, it ends a script."""
         pressed = self.interrupts.take() or session.was_cancelled
         if pressed:
             for frame in self.frames:
@@ -274,7 +274,7 @@ class Shell:
         return pressed
 
     def _remember(self, outcome: Outcome) -> None:
-        """The variables that psql sets after a statement."""
+        """Set the variables that psql sets after a statement."""
         error = outcome.error
         self.last_error = error or self.last_error
         self.variables.set("ERROR", "true" if error else "false")
@@ -284,7 +284,7 @@ class Shell:
             self.on_change()
 
     def inline_data(self) -> Iterator[bytes]:
-        """The data of COPY ... FROM STDIN that stand in the input itself."""
+        """The data of COPY ... FROM STDIN that follow in the input."""
         source = self.frame.source
         if source.interactive and not self.quiet:
             self.printer.say(
@@ -304,7 +304,7 @@ _CHANGING = frozenset({"CREATE", "DROP", "ALTER", "COMMENT", "GRANT", "REVOKE", 
 
 
 def duration(seconds: float) -> str:
-    """As psql tells it: milliseconds, and where that is much also in minutes and hours."""
+    """A duration in psql's form: milliseconds, for long ones also minutes and hours."""
     text = f"{seconds * 1000:.3f} ms"
     if seconds < 1:
         return text
@@ -315,6 +315,6 @@ def duration(seconds: float) -> str:
 
 
 def resolved(path: str, folder: str | None) -> str:
-    """A path in a script, relative to the script where that is asked for."""
+    """A path in a script, relative to the script if requested."""
     path = os.path.expanduser(path)
     return os.path.join(folder, path) if folder and not os.path.isabs(path) else path

@@ -1,4 +1,4 @@
-"""Where lines come from: a file, the standard input, a text. The prompt of a terminal is in `prompt`."""
+"""The line sources: a file, the standard input, a text. `prompt` has the source for terminals."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tidemill.cli.shell.splitter import SplitterState
 
 
 class LineSource(Protocol):
-    """Lines, each with its line end. `name` and `number` tell where an error was."""
+    """Lines, each with its line end. `name` and `number` locate an error."""
 
     name: str
     number: int
     interactive: bool
 
     def line(self, state: SplitterState) -> str | None:
-        """The next line; None at the end. `state` is what the prompt tells."""
+        """The next line; None at the end. `state` is shown in the prompt."""
         ...
 
     def data_line(self) -> str | None:
-        """The next line of a COPY's data."""
+        """The next line of the data of a COPY."""
         ...
 
     def forget(self) -> None:
-        """Ctrl-C: what was to come after the statement that it ended is not run."""
+        """Discard the rest of the input after Ctrl-C ended a statement."""
         ...
 
 
 class Lines:
-    """A script. `folder` is what names in it are relative to, for `\\ir`."""
+    """A script. `folder` is the base of relative names, for `\\ir`."""
 
     interactive = False
 

@@ -1,9 +1,9 @@
-"""Lines of input to statements and backslash commands, as psql cuts them. Pure: no input, no output.
+"""The splitter: lines of input to statements and backslash commands, as in psql. Pure, without I/O.
 
-`Splitter.feed` is a generator on purpose: a command on the way (`\\set x 1 \\\\ SELECT :x;`) has taken effect
-before the rest of its line is looked at. What is not complete stays in `buffer`, and `state` says what is
-waited for; the prompt shows it. The same lexical rules as the server's scanner (`tidemill.sql.tokens`), but
-for text that is not finished, and in which `:name` stands for a variable.
+`Splitter.feed` is a generator, because a command in a line (`\\set x 1 \\\\ SELECT :x;`) must take effect
+before the rest of the line is read. Incomplete input stays in `buffer`, and `state` says what is missing; the
+prompt shows it. The lexical rules are those of the server's scanner (`tidemill.sql.tokens`), extended to
+incomplete text and to `:name` for variables.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-# The text of a variable by how it is asked for: plain (""), as a literal ("'") or as an identifier ('"').
-# None: there is no such variable, and the text stays as it is.
+# The text of a variable by its form: plain (""), as a literal ("'") or as an identifier ('"'). None: the
+# variable does not exist, and the text is not changed.
 Lookup = Callable[[str, str], str | None]
 
 
@@ -32,14 +32,14 @@ class SplitterState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShellStatement:
-    """A whole statement, without its semicolon."""
+    """A complete statement without its semicolon."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A backslash command: its name without the backslash, and its arguments as they were written."""
+    """A backslash command: its name without the backslash, and its unparsed arguments."""
 
     name: str
     rest: str
@@ -47,7 +47,7 @@ class Command:
 
 Event = ShellStatement | Command
 
-# Commands that take everything to the end of the line, backslashes and quotes included.
+# Commands whose argument is the rest of the line, including backslashes and quotes.
 WHOLE_LINE = frozenset({"!", "copy", "h", "help"})
 
 _LETTER = r"A-Za-z_\x80-\U0010ffff"
@@ -81,32 +81,32 @@ _ENDS = {
 }
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _WAITS = {"'": SplitterState.STRING, "e": SplitterState.STRING, '"': SplitterState.IDENTIFIER}
-# A function's body may be a block of statements; only there BEGIN and END hold semicolons.
+# The body of a function may be a block of statements. Only there can BEGIN ... END contain semicolons.
 _ROUTINES = ("function", "procedure")
 
 
 class Splitter:
-    """Feed it lines; take what is complete. `buffer` may be read, and set with `replace`."""
+    """Splits the lines it is fed. `buffer` may be read, and set with `replace`."""
 
     def __init__(self, lookup: Lookup = lambda _name, _quote: None) -> None:
         self._lookup = lookup
-        # The pieces of the buffer: adding to one long text would copy it for every word.
+        # The pieces of the buffer: appending to one long string would copy it for every word.
         self._parts: list[str] = []
         self._start()
 
     def _start(self) -> None:
-        # What is open: a quote (', e for E', "), a dollar quote's tag, comments, parentheses, blocks.
+        # What is open: a quote (', e for E', "), the tag of a dollar quote, comments, parentheses, blocks.
         self._quote = ""
         self._tag = ""
         self._comments = 0
         self._parentheses = 0
         self._blocks = 0
-        # The first words: whether this makes a function.
+        # The first words, to recognize the creation of a function.
         self._words: list[str] = []
 
     @property
     def buffer(self) -> str:
-        """What came since the last statement."""
+        """The text since the last statement."""
         return "".join(self._parts)
 
     @property
@@ -122,28 +122,28 @@ class Splitter:
         return SplitterState.MORE if self._parts else SplitterState.START
 
     def copy(self) -> Splitter:
-        """To try what a text would do."""
+        """A copy, to try the effect of a text."""
         other = Splitter(self._lookup)
         other.__dict__.update(self.__dict__)
         other._parts, other._words = [*self._parts], [*self._words]
         return other
 
     def replace(self, text: str) -> None:
-        """The buffer is this text, none of it a complete statement or a command."""
+        """Set the buffer to this text, without completing a statement or a command in it."""
         self._parts = [text.strip()] if text.strip() else []
         self._start()
 
     def finish(self) -> ShellStatement | None:
-        """At the end of the input: what is left is a statement too, if it is anything."""
+        """At the end of the input: the rest is a statement too, unless it is empty."""
         text = self.buffer.strip()
         self._parts.clear()
         self._start()
         return ShellStatement(text) if text else None
 
     def feed(self, text: str) -> Iterator[Event]:
-        """What `text` completes. The caller ends a line with its line end."""
+        """Yield what `text` completes. The caller includes the line end."""
         at = 0
-        # A variable's text is not searched for variables again: it might name itself.
+        # The text of a variable is not expanded again, because it might contain its own name.
         plain_until = 0
         while at < len(text):
             if self._comments or self._quote or self._tag:
@@ -152,7 +152,7 @@ class Splitter:
             found = _PIECE.match(text, at)
             assert found is not None, "every character is a piece"
             piece, kind, end = found.group(), found.lastgroup, found.end()
-            if kind == "name" or kind == "quote":  # the inner groups of a variable
+            if kind == "name" or kind == "quote":  # the inner groups of the match of a variable
                 kind = "variable"
             if kind == "variable":
                 value = None if at < plain_until else self._lookup(found["name"], found["quote"])
@@ -187,7 +187,7 @@ class Splitter:
                 self._open(kind or "", piece)
 
     def _open(self, kind: str, piece: str) -> None:
-        """What a piece opens or closes."""
+        """Track what a token opens or closes."""
         if kind == "comment":
             self._comments = 1
         elif kind == "string":
@@ -216,7 +216,7 @@ class Splitter:
                 self._blocks -= 1
 
     def _inside(self, text: str, at: int) -> int:
-        """Take what belongs to the open quote or comment; where it ends, or the end of the text."""
+        """Consume the open quote or comment; return its end, or the end of the text."""
         if self._comments:
             edge = _COMMENT_EDGE.search(text, at)
             end = len(text) if edge is None else edge.end()

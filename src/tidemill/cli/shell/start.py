@@ -1,4 +1,4 @@
-"""`tidemill sql` from the flags to the exit status: what to run, or a prompt."""
+"""The start of `tidemill sql`: from the flags to the exit status, for given statements or a prompt."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tidemill.errors import InvalidValue, TidemillError
 
 @dataclass(frozen=True, slots=True)
 class ShellOptions:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     place: ServerAddress
-    # Texts of -c and files of -f, in their order: ("c", text), ("f", name).
+    # Texts of -c and files of -f, in order: ("c", text), ("f", name).
     actions: tuple[tuple[str, str], ...] = ()
     look: DisplaySettings = field(default_factory=DisplaySettings)
     variables: tuple[str, ...] = ()
@@ -37,12 +37,12 @@ class ShellOptions:
     # -W and -w.
     ask: bool = False
     never_ask: bool = False
-    # -X: without the file of commands that an interactive shell begins with.
+    # -X: skip the startup file of interactive shells.
     plain_start: bool = False
 
 
 def run(options: ShellOptions) -> int:
-    """Everything; the exit status."""
+    """Run the shell; return the exit status."""
     variables = ShellVariables()
     for text in options.variables:
         name, _, value = text.partition("=")
@@ -59,7 +59,7 @@ def run(options: ShellOptions) -> int:
         shell.printer.complain(str(e))
         return ExitStatus.NO_CONNECTION
     except BrokenPipeError:
-        # Who read has enough. Python would complain once more when it flushes at the end.
+        # The reader closed the pipe. Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.OK
     except OSError as e:
@@ -103,7 +103,8 @@ def _actions(shell: Shell, options: ShellOptions) -> int:
 
 
 def _silently(shell: Shell, sql: str) -> Outcome:
-    """As psql does with --single-transaction: what is printed may be data, and has no BEGIN in it."""
+    """Run without printing, as psql does for --single-transaction: the output may be data, without a BEGIN in
+    it."""
     printer = shell.printer
     before, printer.quiet = printer.quiet, True
     try:
@@ -113,7 +114,7 @@ def _silently(shell: Shell, sql: str) -> Outcome:
 
 
 def _interactive(shell: Shell, options: ShellOptions) -> int:
-    # Only here: the editor's libraries are slow to load for a script.
+    # Imported here: the libraries of the line editor are too slow to load for a script.
     from tidemill.cli.shell.history import SafeHistory, history_path
     from tidemill.cli.shell.names import CatalogNames
     from tidemill.cli.shell.prompt import Terminal
@@ -135,7 +136,7 @@ def _interactive(shell: Shell, options: ShellOptions) -> int:
 
 
 def _begin(shell: Shell, options: ShellOptions) -> None:
-    """The user's own file of commands, if there is one."""
+    """Run the user's startup file, if it exists."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     path = os.path.join(folder, "tidemill", "sqlrc")
     if not options.plain_start and os.path.exists(path):

@@ -1,4 +1,4 @@
-"""The variables of `\\set`: what `:name` stands for, and the few by which the shell itself is steered."""
+"""The variables of `\\set`: the values of `:name`, and the few that control the shell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRUE, _FALSE = ("on", "true", "yes", "1", "t", "y"), ("off", "false", "no", "0"
 
 
 def truth(text: str, name: str) -> bool:
-    """on or off, in the manners of writing it."""
+    """Parse a boolean in one of its spellings."""
     value = text.strip().lower()
     if value in _TRUE:
         return True
@@ -23,7 +23,7 @@ def truth(text: str, name: str) -> bool:
 
 
 class ShellVariables:
-    """By name. ON_ERROR_STOP and ECHO steer the shell and take only what they understand."""
+    """The variables by name. ON_ERROR_STOP and ECHO control the shell and accept only valid values."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
@@ -50,7 +50,7 @@ class ShellVariables:
         return self._values.get(name) == "on"
 
     def lookup(self, name: str, quote: str) -> str | None:
-        """What `:name`, `:'name'` or `:"name"` becomes."""
+        """The replacement of `:name`, `:'name'` or `:"name"`."""
         value = self._values.get(name)
         if value is None or not quote:
             return value
@@ -60,11 +60,11 @@ class ShellVariables:
 
 
 def literal(text: str) -> str:
-    """A string literal that means this text, whatever it holds."""
+    """The text as an SQL string literal."""
     doubled = text.replace("'", "''")
     return " E'" + doubled.replace("\\", "\\\\") + "'" if "\\" in text else f"'{doubled}'"
 
 
 def identifier(name: str) -> str:
-    """A name as SQL needs it: in quotes, if it would mean another without."""
+    """The name as an SQL identifier, quoted if necessary."""
     return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'

@@ -13,7 +13,7 @@ _GROUPS = (buffer, connection, describe, display, files, general)
 
 
 def run(shell: Shell, command: Command) -> Next:
-    """The command; what it raises is told by the shell."""
+    """Run the command. The shell reports what it raises."""
     handler = REGISTRY.get(command.name)
     if handler is None:
         handler = describe.handler_of(command.name)

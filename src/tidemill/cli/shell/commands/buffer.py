@@ -1,4 +1,4 @@
-"""The query buffer: run it, repeat it, take its answer, edit it."""
+"""Commands on the query buffer: run it, repeat it, use its result, edit it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WATCH_SECONDS = 2.0
 
 
 def taken(shell: Shell) -> str:
-    """What is in the buffer, which is empty then; else the last statement."""
+    """Return and clear the buffer; if it is empty, return the last statement."""
     splitter = shell.frame.splitter
     text = splitter.buffer.strip()
     splitter.replace("")
@@ -56,7 +56,7 @@ def go(call: CommandCall) -> Next:
 
 @command("gset")
 def keep(call: CommandCall) -> None:
-    """The one row that comes becomes variables."""
+    """Store the one row of the result in variables."""
     shell = call.shell
     words = call.words
     prefix = words[0] if words else ""
@@ -74,7 +74,7 @@ def keep(call: CommandCall) -> None:
 
 @command("gexec")
 def run_answers(call: CommandCall) -> Next:
-    """Every value that comes is a statement."""
+    """Run every value of the result as a statement."""
     shell = call.shell
     shell.last_query = sql = taken(shell)
     ok = True
@@ -89,7 +89,7 @@ def run_answers(call: CommandCall) -> Next:
 
 @command("watch")
 def watch(call: CommandCall) -> Next:
-    r"""`\watch [SECONDS] [c=TIMES]`: again and again, until Ctrl-C."""
+    r"""`\watch [SECONDS] [c=TIMES]`: repeat the query until Ctrl-C."""
     shell = call.shell
     seconds, times = _interval(call)
     sql = taken(shell)
@@ -129,7 +129,7 @@ def _interval(call: CommandCall) -> tuple[float, int | None]:
 
 
 def _pressed(shell: Shell, seconds: float) -> bool:
-    """Wait; whether Ctrl-C was pressed meanwhile."""
+    """Wait; return whether Ctrl-C was pressed meanwhile."""
     until = time.monotonic() + seconds
     while not shell.interrupts.wanted:
         left = until - time.monotonic()
@@ -155,7 +155,7 @@ def reset(call: CommandCall) -> None:
 
 @command("e", "edit")
 def edit(call: CommandCall) -> None:
-    """The buffer, or a file, in the editor; what it becomes stands at the next prompt."""
+    """Edit the buffer or a file. The edited text appears at the next prompt."""
     shell = call.shell
     words = call.words
     splitter = shell.frame.splitter

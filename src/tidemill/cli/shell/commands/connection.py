@@ -1,4 +1,4 @@
-"""Which server, which database, as whom."""
+"""Commands on the connection: the server, the database and the user."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def conninfo(call: CommandCall) -> None:
 
 @command("encoding")
 def encoding(call: CommandCall) -> None:
-    """There is one. Scripts that were written for psql ask for it."""
+    """Only one encoding exists. Scripts written for psql ask for it."""
     words = call.words
     if not words:
         call.shell.printer.target.write("UTF8\n")
@@ -57,7 +57,7 @@ def described(shell: Shell) -> str:
 
 @command("password")
 def password(call: CommandCall) -> None:
-    """The server gets a verifier: the password itself is in no statement, log or history."""
+    """Send a verifier to the server: no statement, log or history contains the password."""
     shell = call.shell
     words = call.words
     conn = shell.ready().conn
@@ -71,7 +71,7 @@ def password(call: CommandCall) -> None:
 
 
 def database_of(shell: Shell) -> str:
-    """For the prompt: known also while there is no connection."""
+    """The database for the prompt, known also while there is no connection."""
     if shell.session is not None and shell.session.conn.status == 0:
         return shell.session.conn.db.decode(errors="replace")
     return str(conninfo_to_dict(shell.place.conninfo()).get("dbname") or "")

@@ -1,4 +1,4 @@
-"""`\\d` and its kin: what there is, from the catalogs."""
+"""`\\d` and related commands: list and describe objects of the catalogs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TEXT = 25
 
 
 def handler_of(name: str) -> Handler | None:
-    """The names have modifiers: + for more, S for the system's own."""
+    """The handler of a name with modifiers: + for more detail, S for system objects."""
     if _RELATIONS.fullmatch(name):
         return relations
     found = _OTHERS.fullmatch(name)
@@ -72,7 +72,7 @@ def _described(shell: Shell, text: str, *, more: bool) -> Next | None:
 
 
 def _notes(shell: Shell, oid: str, kind: str, *, more: bool) -> list[str]:
-    """What stands under the columns."""
+    """The notes below the columns."""
     out: list[str] = []
     if kind in ("v", "m") and more:
         rows = shell.query(catalogs.definition(oid)).rows
@@ -122,7 +122,7 @@ def roles(call: CommandCall) -> Next | None:
     table = call.shell.query(catalogs.roles(parse(call.pattern), system="S" in call.name))
     rows: list[Row] = []
     for name, *flags, groups in table.rows:
-        # Two of them are worth telling when they are off.
+        # Only these two are mentioned when they are off.
         told = [flag == ("f" if i in (1, 4) else "t") for i, flag in enumerate(flags)]
         words = ", ".join(word for word, tell in zip(_ROLE_WORDS, told, strict=True) if tell)
         rows.append((name, words, groups))

@@ -1,4 +1,4 @@
-"""How results are shown."""
+"""Commands that set how results are displayed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def unaligned(call: CommandCall) -> None:
 
 @command("f")
 def separator(call: CommandCall) -> None:
-    # As it stands: a semicolon is a separator that people want.
+    # Taken literally: a semicolon may be the separator.
     words = call.words
     _set(call.shell, "fieldsep", words[0] if words else None)
 

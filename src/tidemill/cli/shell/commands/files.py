@@ -1,4 +1,4 @@
-"""Files in and out."""
+"""Commands that read and write files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemill.cli.shell.shell import ExitStatus, Next, Shell, resolved
 from tidemill.cli.shell.sources import of_file
 from tidemill.errors import SyntaxError_
 
-# Pieces of a file that are sent at once.
+# The size of the pieces in which a file is sent.
 COPY_BYTES = 1 << 16
 _COPY = re.compile(
     r"""(?P<what>.*?\S)\s+(?P<way>from|to)\s+
@@ -44,7 +44,7 @@ def run_file(shell: Shell, name: str) -> Next | None:
 
 @command("o", "out")
 def output(call: CommandCall) -> None:
-    """Results go to a file or a command from here on; without a name, to the standard output again."""
+    """Send further results to a file or a command; without a name, to the standard output again."""
     shell = call.shell
     words = [call.rest] if call.rest.startswith("|") else call.words
     target = opened(words[0]) if words else standard_output()
@@ -54,7 +54,7 @@ def output(call: CommandCall) -> None:
 
 @command("w", "write")
 def write(call: CommandCall) -> None:
-    """The query buffer to a file."""
+    """Write the query buffer to a file."""
     name = call.needs(1)[0]
     target = opened(name)
     try:

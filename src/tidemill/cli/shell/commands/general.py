@@ -1,4 +1,4 @@
-"""Leaving, help, variables, text, the operating system."""
+"""General commands: quit, help, variables, text, the operating system."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def unset_variable(call: CommandCall) -> None:
 
 @command("echo", "qecho", "warn")
 def echo(call: CommandCall) -> None:
-    """`\\echo` to the standard output, `\\qecho` to where results go, `\\warn` to where errors go."""
+    """`\\echo` prints to the standard output, `\\qecho` to the output of results, `\\warn` to the standard
+    error."""
     words = call.words
     end = "\n"
     if words[:1] == ["-n"]:
@@ -62,10 +63,10 @@ def echo(call: CommandCall) -> None:
 
 @command("!")
 def run_shell(call: CommandCall) -> Next:
-    """A command of the operating system, or without one a shell to work in."""
+    """Run a command of the operating system, or without one an interactive shell."""
     call.shell.printer.target.flush()
     line = [os.environ.get("SHELL", "/bin/sh")] if not call.rest else ["/bin/sh", "-c", call.rest]
-    # Ctrl-C is for it, not for us: caught and forgotten.
+    # Ctrl-C is meant for the child; the shell ignores it.
     with call.shell.interrupts.caught():
         status = subprocess.run(line, check=False).returncode
         call.shell.interrupts.take()

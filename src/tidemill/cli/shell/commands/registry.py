@@ -1,4 +1,4 @@
-"""Which command does what: filled by the modules beside it when they are imported."""
+"""The registry of commands. The modules next to it fill it when they are imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemill.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True)
 class CommandCall:
-    """A command as it was typed. `name` has no backslash; `words` are its arguments, read."""
+    """A command as it was typed. `name` has no backslash; `words` are its parsed arguments."""
 
     shell: Shell
     name: str
@@ -24,19 +24,19 @@ class CommandCall:
 
     @property
     def pattern(self) -> str:
-        """The one argument of commands that list: quotes mean something in it, a last semicolon nothing."""
+        """The single argument of a listing command. Quotes are kept; a final semicolon is dropped."""
         words = arguments(self.rest.rstrip("; "), self.shell.variables.lookup, keep_quotes=True)
         return words[0] if words else ""
 
     def needs(self, count: int) -> list[str]:
-        """At least so many arguments."""
+        """Raise if there are fewer arguments than this."""
         words = self.words
         if len(words) < count:
             raise InvalidValue(f"\\{self.name}: missing required argument", hint="\\? tells how it is used.")
         return words
 
 
-# None: go on.
+# None: continue.
 Handler = Callable[[CommandCall], Next | None]
 REGISTRY: dict[str, Handler] = {}
 
