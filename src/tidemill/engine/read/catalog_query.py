@@ -64,7 +64,7 @@ class CatalogQueryPlan:
 
     @property
     def bound(self) -> BoundQuery:
-        """For whoever wants it of Spark: EXPLAIN."""
+        """For callers that need a Spark query: EXPLAIN."""
         s = self.session
         return bind_query(
             self.query.tree, s.resolver(self.catalog), param_types=self.param_types, session=s.info()
@@ -103,7 +103,8 @@ class CatalogQueryPlan:
 def plan_catalog_query(
     session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> CatalogQueryPlan | None:
-    """The plan, if the query reads nothing but system relations and asks nothing that is not known here."""
+    """The plan, or None if the query reads anything but system relations or needs an expression that cannot
+    be evaluated here."""
     if query.as_of is not None or not _of_the_system(session, query.tree, catalog):
         return None
     try:
@@ -117,8 +118,8 @@ def plan_catalog_query(
 
 
 def _of_the_system(session: EngineSession, tree: exp.Expr, catalog: CatalogState) -> bool:
-    """Whether all relations that the query names are the system's, or views that may stand on such. Asked
-    before anything is compiled: a query over tables shall not pay for it."""
+    """Whether all relations of the query are system relations, or views that can be built on them. Checked
+    before anything is compiled, so that a query over tables does not pay for it."""
     path = session.variables.search_path()
     queries = {cte.alias for cte in tree.find_all(exp.CTE)}
     for table in tree.find_all(exp.Table):

@@ -1,8 +1,8 @@
-"""Sources and materialized views as inputs of a query: when they are complete.
+"""Completeness of sources and materialized views as inputs of a query.
 
-A table is complete at every time that the oracle hands out for reading. A source is complete where its ticks
-have come: a strictly serializable read waits for that, a serializable one takes the latest time at which all
-of its inputs are complete.
+A table is complete at every time that the oracle hands out for reading. A source is complete before the upper
+that its ticks have reached. A strictly serializable read waits for the source; a serializable read takes the
+latest time at which all of its inputs are complete.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tidemill.sql.bind import BoundQuery
 if TYPE_CHECKING:
     from tidemill.engine.session.session import EngineSession
 
-# A statement that waits longer than this for a source tells its client which.
+# A statement that waits longer than this for a source sends its client a notice that names the source.
 NOTICE_AFTER_SECONDS = 1.0
-# So often it tells it of something else (the source was catching up and is now stalled): one that comes and
-# goes would otherwise fill the client's screen.
+# The minimum interval between notices with different reasons (the source was catching up and is now stalled).
+# A source that changes state often would otherwise fill the client's screen.
 MAX_NOTICES = 5
-# So long a statement waits for a materialized view: it is late by its own work alone, or cannot be kept up to
-# date at all. (A source is waited for until statement_timeout: its upstream may come back.)
+# The longest wait for a materialized view, which is late because of its own work only, or cannot be
+# maintained at all. (Waits for sources are limited by statement_timeout only: the upstream may recover.)
 MAX_VIEW_SECONDS = 300.0
-# How often what is waited for is looked at.
+# The polling interval of a wait.
 POLL_SECONDS = 0.01
 
 
@@ -48,8 +48,8 @@ def source_inputs(catalog: CatalogState, bound: BoundQuery) -> list[SourceRelati
 
 
 def latest_complete(session: EngineSession, inputs: Sequence[SourceRelation], now: int) -> int:
-    """The latest time, at most `now`, at which all inputs are complete; `now` where one cannot be read at
-    all yet, for then it must be waited for anyway."""
+    """The latest time, at most `now`, at which all inputs are complete. Returns `now` if an input is not
+    readable yet, because the statement must wait for it anyway."""
     uppers = [session.engine.collections.readable(item) for item in inputs]
     if not uppers or 0 in uppers:
         return now
@@ -57,14 +57,15 @@ def latest_complete(session: EngineSession, inputs: Sequence[SourceRelation], no
 
 
 async def until_readable(session: EngineSession, inputs: Sequence[SourceRelation]) -> None:
-    """Waits until every input can be read at all. Before a time is chosen: it will be readable from the
-    moment on at which it has first caught up."""
+    """Waits until every input is readable. Called before a time is chosen: an input is readable from the time
+    at which it first caught up."""
     await until_complete(session, inputs, 0)
 
 
 async def until_complete(session: EngineSession, inputs: Sequence[SourceRelation], ts: int) -> None:
-    """Waits until every input is complete at `ts`; for a materialized view not for ever, and not at all for a
-    source that has failed permanently. A statement that is stopped meanwhile is told what it waited for."""
+    """Waits until every input is complete at `ts`. The wait for a materialized view is limited, and a source
+    that has failed permanently is not waited for. If the statement is stopped, its error says what it waited
+    for."""
     try:
         await session.interrupt.guard(_until(session, inputs, ts))
     except QueryCanceled as stopped:

@@ -1,4 +1,4 @@
-"""Outcomes whose rows are already at hand: SHOW, EXPLAIN, constants, RETURNING of plain columns."""
+"""Outcomes whose rows are already in memory: SHOW, EXPLAIN, constants, RETURNING of plain columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH_ROWS = 64 * 1024
 
 
 class AtHand:
-    """Batches that nobody has to wait for. `take` gives them without the loop's help, for those who know."""
+    """Batches that are already in memory. `take` returns them without an await."""
 
     __slots__ = ("_batches",)
 
@@ -24,7 +24,7 @@ class AtHand:
         self._batches = batches
 
     def take(self) -> pa.RecordBatch | None:
-        """The next; None at the end."""
+        """The next batch; None at the end."""
         return next(self._batches, None)
 
     def __aiter__(self) -> AtHand:

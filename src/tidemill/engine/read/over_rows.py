@@ -1,4 +1,4 @@
-"""A query over rows that are at hand, in place of its relations: RETURNING, SHOW ... WHERE."""
+"""A query over rows in memory that replace its relations: RETURNING, SHOW ... WHERE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def over_rows(session: EngineSession, bound: BoundQuery, rows: pa.Table) -> pa.Table:
-    """The answer of `bound` with `rows` (under physical names) as every relation that it reads."""
+    """The result of `bound` with `rows` (under physical names) in place of every relation that it reads."""
     await session.engine.wait_for_spark(session)
     bound = bound.with_session(session.info())
     host = session.engine.spark

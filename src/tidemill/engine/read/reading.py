@@ -1,8 +1,8 @@
-"""Running a bound query at a time: choosing it, opening every input at it, and streaming the rows.
+"""Execution of a bound query: choose its time, open every input at that time, stream the rows.
 
-Strict serializability comes from here and the oracle: a read's time is at or after every write that this
-server has confirmed, all inputs are read at it, and nothing at or before it can still change. `since` is
-held back by the snapshots until the rows are read.
+This module and the oracle provide strict serializability. The time of a read is at or after every write that
+this server has confirmed. All inputs are read at that time, and nothing at or before it can still change.
+Snapshots hold `since` until the rows are read.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from tidemill.types.model import RelationDesc
 if TYPE_CHECKING:
     from tidemill.engine.session.session import EngineSession
 
-# A statement that waits longer than this for a time or for Spark tells its client why.
+# A statement that waits longer than this for a time or for Spark sends its client a notice with the reason.
 NOTICE_AFTER_SECONDS = 1.0
 # Constant rows up to this many are made on the event loop, in microseconds.
 FEW_ROWS = 100
-# How often a read AS OF a time to come looks whether it has come.
+# The polling interval of a read AS OF a future time.
 POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class AsOfTime:
-    """AS OF `time`, or with `at_least` that or any later one."""
+    """AS OF `time`; with `at_least`, that time or any later one."""
 
     time: int
     at_least: bool
@@ -57,8 +57,8 @@ class AsOfTime:
 async def choose_time(
     session: EngineSession, as_of: AsOfTime | None, sources: Sequence[SourceRelation] = ()
 ) -> int:
-    """The time to read at. An explicit one that is still to come is waited for; whether the sources are
-    complete there is the caller's to see to."""
+    """The time to read at. Waits for an explicit time in the future. The caller checks whether the sources
+    are complete at that time."""
     timeline = timeline_of(sources)
     if timeline is not None:
         return choose_on(session, timeline, as_of, sources)
@@ -89,8 +89,8 @@ async def choose_time(
 
 
 async def until_come(session: EngineSession, time: int, sources: Sequence[SourceRelation]) -> None:
-    """Waits until `time`, one of ours, has come. A statement that is stopped meanwhile is told what it waited
-    for."""
+    """Waits until `time`, on the server's timeline, has passed. If the statement is stopped, its error says
+    what it waited for."""
     try:
         await session.interrupt.guard(_come(session, time))
     except QueryCanceled as stopped:
@@ -124,7 +124,7 @@ async def answer(
     *,
     own_writes: bool = False,
 ) -> AsyncIterator[pa.RecordBatch]:
-    """The query's rows. Everything that can fail before the first row fails here, before the iterator is
+    """The query's rows. Everything that can fail before the first row fails before the iterator is
     returned."""
     if not bound.inputs:
         return await constant(session, bound, params, await _moment(session, bound, as_of))
@@ -151,8 +151,8 @@ async def answer(
 
 
 def _check_there(session: EngineSession, catalog: CatalogState, bound: BoundQuery) -> None:
-    """That what the query reads was not dropped while it waited for a time to come: there is nothing of it at
-    that time."""
+    """Checks that no input was dropped while the query waited for a future time. A dropped input has no rows
+    at that time."""
     there = session.engine.catalog.state.items
     for relation in bound.inputs.values():
         if relation not in there and relation not in SYSTEM_RELATIONS_BY_ID:
@@ -162,7 +162,7 @@ def _check_there(session: EngineSession, catalog: CatalogState, bound: BoundQuer
 async def constant(
     session: EngineSession, bound: BoundQuery, params: Sequence[Value], info: SessionInfo
 ) -> AsyncIterator[pa.RecordBatch]:
-    """The rows of a query without inputs, in the moment that `info` tells."""
+    """The rows of a query without inputs, at the time in `info`."""
     table = await _constant_table(session, bound, params, info)
     if table is not None:
         return stream(table)
@@ -171,15 +171,15 @@ async def constant(
 
 
 async def _moment(session: EngineSession, bound: BoundQuery, as_of: AsOfTime | None = None) -> SessionInfo:
-    """What a query without inputs may ask of the session now. A plan is made anew when a variable changes,
-    so that a query that does not ask for the time may keep what it was bound with."""
+    """The session state that a query without inputs may read. A plan is made again when a variable changes,
+    so a query that does not read the time may keep the values that it was bound with."""
     if bound.uses_mz_now:
         return replace(session.info(), mz_now=await choose_time(session, as_of))
     return session.info() if bound.uses_now else bound.session
 
 
 def _fixed(bound: BoundQuery, params: Sequence[Value], info: SessionInfo) -> Callable[[], BoundQuery]:
-    """Gives the query with its parameters' values; may take long for a long list of rows."""
+    """Returns the query with its parameters' values; may be slow for a long list of rows."""
     if not params:
         return lambda: bound.with_session(info)
     return lambda: substitute(bound, [p.scalar for p in params], info)
@@ -200,7 +200,7 @@ async def _constant_table(
 async def _start(
     session: EngineSession, fixed: Callable[[], BoundQuery], open_: Callable[[], OpenedInputs]
 ) -> AsyncIterator[pa.RecordBatch]:
-    """Run what `fixed` gives, on a worker thread."""
+    """Runs the query that `fixed` returns, on a worker thread."""
     host = session.engine.spark
     job = Job(host)
 
@@ -219,8 +219,8 @@ async def _start(
             session, *await session.interrupt.guard(asyncio.wrap_future(starting), stop=job.cancel)
         )
     except BaseException:
-        # A cancel does not stop the thread at once: it goes on until it notices, and may still come back with
-        # rows that nobody waits for.
+        # A cancel does not stop the thread at once. The thread continues until it notices the cancel, and may
+        # still return rows that have no reader.
         starting.add_done_callback(_abandon)
         raise
 
@@ -233,8 +233,8 @@ def _abandon(starting: Future[tuple[ResultStream, OpenedInputs]]) -> None:
 
 
 class _Batches:
-    """The rows as they come, and what they hold until they are read or given up. (A generator would hold it
-    for ever if nobody began to read.)"""
+    """The rows as they arrive, and the holds on them until they are read or abandoned. (A generator that is
+    never started would never release its holds.)"""
 
     def __init__(self, session: EngineSession, stream: ResultStream, opened: OpenedInputs) -> None:
         self._session = session
@@ -277,7 +277,8 @@ async def collect(
     limit: int,
     params: Sequence[Value] = (),
 ) -> pa.Table:
-    """All rows of a query that a statement needs in order to write, over the transaction's own writes."""
+    """All rows of a query that a statement needs in order to write, including the transaction's own
+    writes."""
     if not bound.inputs:
         constant = await _constant_table(session, bound, params, await _moment(session, bound))
         if constant is not None:
@@ -301,7 +302,7 @@ async def collect(
             batches.append(batch)
     finally:
         await close_batches(rows)
-    # By position: a query's column names may repeat, and constants come under names of their own.
+    # By position: a query's column names may repeat, and constants have generated names.
     schema = arrow_schema(RelationDesc(tuple(replace(c, name=f"c{n}") for n, c in enumerate(bound.columns))))
     return pa.Table.from_batches(
         [b.rename_columns(schema.names).cast(schema) for b in batches], schema=schema
@@ -309,7 +310,7 @@ async def collect(
 
 
 def tables_under(catalog: CatalogState, bound: BoundQuery) -> Sequence[Table]:
-    """The tables that the query's rows hang on: those that it reads, and those under materialized views."""
+    """The tables that the query's rows depend on: those that it reads, and those under materialized views."""
     found: dict[str, Table] = {}
     todo = [i for i in bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID]
     while todo:

@@ -1,8 +1,8 @@
 """The rows of a statement on their way to a client, under the statement's cancel and time-out.
 
-A class and not a generator: a generator that was never started has nothing to run when it is closed, and one
-that is being read cannot be closed. A client may vanish at either moment, and what the rows hold (snapshots,
-Spark jobs) must be released then too.
+This is a class and not a generator. Closing a generator that was never started runs none of its code, and a
+generator that is being read cannot be closed. A client may vanish at either moment, and what the rows hold
+(snapshots, Spark jobs) must be released then too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GuardedRows:
         self._interrupt = interrupt
         # The statement that they are of: their end is the end of no later one.
         self._statement = interrupt.statement
-        # The read under way; done when nobody waits for one.
+        # The read in progress; done when nothing awaits one.
         self._reading: asyncio.Future[pa.RecordBatch] | None = None
         self._closed = False
 
@@ -53,7 +53,8 @@ class GuardedRows:
         return isinstance(self._batches, AtHand)
 
     def take(self) -> pa.RecordBatch | None:
-        """The next of rows at hand, None at the end; without a task, as most small answers come."""
+        """The next batch of rows in memory; None at the end. It needs no task: most small results take this
+        path."""
         batches = self._batches
         if self._closed or not isinstance(batches, AtHand):
             return None
@@ -78,7 +79,7 @@ class GuardedRows:
             return
         self._closed = True
         if self._reading is not None and not self._reading.done():
-            # A read that was given up ends first: what is being read cannot be closed.
+            # An abandoned read ends first: an iterator that is being read cannot be closed.
             self._reading.cancel()
             await asyncio.wait({self._reading})
         await close_batches(self._batches)

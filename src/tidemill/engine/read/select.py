@@ -43,7 +43,7 @@ from tidemill.types.model import Column, SqlType
 
 @dataclass(slots=True)
 class QueryPlan:
-    """SELECT and its kin, perhaps AS OF a time."""
+    """SELECT, VALUES, TABLE and WITH, perhaps AS OF a time."""
 
     bound: BoundQuery
     as_of: ast.AsOf | None
@@ -77,7 +77,8 @@ class QueryPlan:
 def plan_query(
     session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> QueryPlan | CatalogQueryPlan:
-    """The system's relations are answered here where that is possible, everything else by Spark."""
+    """Plans a query. Queries over system relations are answered without Spark where possible; Spark runs all
+    others."""
     if query.tree.find(exp.Table) is not None:
         here = plan_catalog_query(session, query, types, catalog)
         if here is not None:
@@ -86,7 +87,7 @@ def plan_query(
     try:
         return _spark_query(session, query, types, catalog)
     except (UndefinedObject, Unsupported):
-        # No relation, and something that only the catalog knows: SELECT 't'::regclass.
+        # No relation, but a value that only the catalog has: SELECT 't'::regclass.
         here = plan_catalog_query(session, query, types, catalog)
         if here is None:
             raise
@@ -104,7 +105,7 @@ def _spark_query(
 
 
 class Readable(Protocol):
-    """The plan of what COPY, DECLARE and EXPLAIN hold: a query, or a subscription."""
+    """The plan inside COPY, DECLARE or EXPLAIN: a query or a subscription."""
 
     @property
     def bound(self) -> BoundQuery: ...
@@ -256,8 +257,7 @@ def no_such_cursor(name: str) -> TidemillError:
 
 
 async def _cursor(session: EngineSession, name: str) -> tuple[Portal, SqlCursor, tuple[Column, ...]]:
-    """The portal, its rows to be fetched, and their columns; a portal of Bind begins to run where it has
-    not yet."""
+    """The portal, its remaining rows, and their columns. A portal of Bind that has not started is started."""
     portal = session.portals.find(name)
     if portal is None:
         raise no_such_cursor(name)
@@ -281,7 +281,7 @@ async def _cursor(session: EngineSession, name: str) -> tuple[Portal, SqlCursor,
 
 def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
     name = statement.cursor.value
-    # One that there is not may be there when it runs.
+    # A cursor that does not exist now may exist when the statement runs.
     known = session.portals.find(name)
     timeout = timeout_ms(statement.timeout)
     if statement.count is not None and statement.count < 0:
@@ -292,7 +292,7 @@ def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
     async def act(s: EngineSession) -> Outcome:
         portal, cursor, columns = await _cursor(s, name)
         if statement.count == 0:
-            # A portal of Bind never goes back.
+            # A portal of Bind never moves backward.
             current = None if isinstance(portal, BoundPortal) or not cursor.on_row else cursor.current
             if statement.move:
                 return Complete(f"MOVE {int(cursor.on_row)}")

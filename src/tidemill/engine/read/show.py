@@ -1,5 +1,5 @@
-"""SHOW: variables and objects. Answered from the catalog and the session, without Spark (but for conditions
-of SHOW ... WHERE that only Spark can ask)."""
+"""SHOW: variables and objects, answered from the catalog and the session. Only conditions of SHOW ... WHERE
+that cannot be evaluated here run on Spark."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ _LISTED_ID = "show"
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The one relation that the condition of SHOW ... WHERE knows."""
+    """The one relation that the condition of SHOW ... WHERE can name."""
 
     listing: ast.Listing
 
@@ -131,7 +131,7 @@ class _Listed:
 
 
 def _filter(session: EngineSession, listing: ast.Listing, where: ast.Expr) -> LocalQuery | BoundQuery:
-    """SELECT * FROM the listing WHERE the condition holds, in the listing's order; on Spark if need be."""
+    """SELECT * FROM the listing WHERE the condition holds, in the listing's order; on Spark if necessary."""
     tree = exp.Select(
         expressions=[exp.Star()],
         from_=exp.From(this=table_tree(ast.Name((listing.value.lower(),)))),
@@ -155,7 +155,7 @@ def _order(listing: ast.Listing) -> Callable[[tuple[object, ...]], tuple[object,
 
 
 def _schema(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Schema | None:
-    """The schema that is asked about, the first of the search path by default."""
+    """The schema of FROM or IN; by default the first of the search path."""
     if statement.within is not None:
         return catalog.resolve_schema(statement.within.parts, session.database)
     database = catalog.database(session.database)
@@ -166,7 +166,7 @@ def _schema(session: EngineSession, statement: ast.ShowObjects, catalog: Catalog
 def _relations(
     session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState
 ) -> list[tuple[str, str]]:
-    """(name, type) of what stands in the schema."""
+    """(name, type) of the objects in the schema."""
     schema = _schema(session, statement, catalog)
     if schema is None:
         return []
@@ -208,7 +208,8 @@ def _connections(session: EngineSession, statement: ast.ShowObjects, catalog: Ca
 
 
 def _subsources(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
-    """Of one source or of all in the schema; with the progress relations, which are made the same way."""
+    """The subsources of one source or of all sources in the schema, with the progress relations, which are
+    created in the same way."""
     if statement.on is not None:
         source = session.resolver(catalog).item(statement.on)
         if not isinstance(source, Source):

@@ -84,7 +84,7 @@ def _create_sql(catalog: CatalogState, name: ast.Name, item: SchemaItem, written
 
 
 def create_table_sql(name: ast.Name, table: Table) -> str:
-    """The statement that would make the table anew."""
+    """The statement that would create the table again."""
     trees = default_trees(table)
     columns = tuple(
         ast.ColumnDef(
@@ -121,7 +121,7 @@ def create_materialized_view_sql(catalog: CatalogState, name: ast.Name, view: Ma
 
 
 def create_sink_sql(catalog: CatalogState, name: ast.Name, sink: Sink) -> str:
-    """The statement that made it, with the names that everything has now."""
+    """The statement that created the sink, with current names."""
     (parsed,) = parse(sink.sql)
     statement = parsed.statement
     if not isinstance(statement, ast.CreateSink):
@@ -155,8 +155,8 @@ def create_table_from_source_sql(catalog: CatalogState, name: ast.Name, table: S
 def _messages_today(
     catalog: CatalogState, of: Source | SourceTable, said: ast.Messages, spec: Mapping[str, Any]
 ) -> ast.Messages:
-    """With the names that connections to registries and the dead letters have now; `spec` is the output as
-    the definition has it."""
+    """The definition's `spec` of the output, with the current names of the connections to registries and of
+    the dead letters."""
 
     def form(written: ast.Format | None, kept: Mapping[str, Any] | None) -> ast.Format | None:
         if kept is None or not isinstance(written, ast.AvroRegistry | ast.ProtobufRegistry):
@@ -175,7 +175,7 @@ def _messages_today(
 
 
 def create_source_sql(catalog: CatalogState, name: ast.Name, source: Source) -> str:
-    """The statement that made it, with what RENAME and ALTER have changed since."""
+    """The statement that created the source, with the changes that RENAME and ALTER have made since."""
     (parsed,) = parse(source.sql)
     statement = parsed.statement
     if not isinstance(statement, ast.CreateSource):
@@ -200,7 +200,7 @@ def create_source_sql(catalog: CatalogState, name: ast.Name, source: Source) -> 
 
 
 def _source_today(catalog: CatalogState, statement: ast.CreateSource, source: Source) -> ast.CreateSource:
-    """With the names that its connections have now."""
+    """The definition with the current names of its connections."""
     connection = connection_of(catalog, source)
     if connection is not None:
         name = ast.Name(catalog.full_name(connection))

@@ -1,6 +1,7 @@
-"""The times that AS OF and UP TO tell: expressions over no table, which may name parameters.
+"""The times of AS OF and UP TO: expressions over no table, which may contain parameters.
 
-Planning asks `with_times` for the types of parameters that only a time names; running asks `evaluate_time`.
+Planning calls `with_times` for the types of parameters that occur only in a time; execution calls
+`evaluate_time`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def with_times(
     query: ast.Query,
     catalog: CatalogState,
 ) -> list[SqlType | None]:
-    """The parameters' types as far as the client told them, and as far as only `times` can: a parameter that
-    stands in the query too has its type from there."""
+    """The parameters' types: those that the client declared, and those that follow from `times` alone. A
+    parameter that also occurs in the query has its type from the query."""
     elsewhere = _numbers(query.tree)
     found = list(types)
     for time in times:
@@ -43,7 +44,7 @@ def with_times(
         if max(own) > MAX_PARAMETERS:
             raise UndefinedObject(f"there is no parameter ${max(own)}", sqlstate="42P02")
         found += [None] * (max(own) - len(found))
-        # What it does not name is no matter of its.
+        # Parameters that the time does not contain are ignored here.
         given = [t if t is not None or n in own else TEXT for n, t in enumerate(found, 1)]
         select = exp.Select(expressions=[time.tree.copy()])
         bound = bind_query(select, session.resolver(catalog), param_types=given, session=session.info())
@@ -53,7 +54,7 @@ def with_times(
 
 
 def _numbers(tree: exp.Expr) -> set[int]:
-    """Of the parameters."""
+    """The numbers of the parameters."""
     return {int(node.name) for node in tree.find_all(exp.Parameter)}
 
 
@@ -65,9 +66,9 @@ async def evaluate_time(
     info: SessionInfo | None = None,
     example: str = "now() - interval '1 minute'",
 ) -> int:
-    """The time of AS OF or UP TO in milliseconds: of any expression over no table that is a time of day, a
-    number of milliseconds, or a text of either. `info` tells what `now()` is, if not that of the transaction,
-    and perhaps `mz_now()`. The hint of a mistake shows `example`."""
+    """The time of AS OF or UP TO in milliseconds. The expression is over no table; its value is a timestamp,
+    a number of milliseconds, or a text of either. `info` provides the value of `now()` if that is not the
+    transaction's, and perhaps the value of `mz_now()`. The hint of the error shows `example`."""
     info = info or session.info()
     bad = InvalidValue(
         "AS OF or UP TO should be castable to a (non-null) mz_timestamp value",

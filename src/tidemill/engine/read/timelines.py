@@ -1,5 +1,5 @@
 """The time at which a statement reads relations of another timeline than the server's (`inputs.timelines`):
-the latest time at which all of them are complete, or AS OF a time of theirs."""
+the latest time at which all of them are complete, or AS OF a time of that timeline."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 
 def latest_on(session: EngineSession, items: Sequence[Item]) -> int:
-    """The latest time at which all of these sources, of one timeline, are complete; they can be read."""
+    """The latest time at which all of these sources, of one timeline, are complete. All of them must be
+    readable."""
     ingestion = session.engine.ingestion
     return min(ingestion.readable(item) for item in items if isinstance(item, Source)) - 1
 
 
 def choose_on(session: EngineSession, timeline: str, as_of: AsOfTime | None, sources: Sequence[Item]) -> int:
-    """The time to read at, one for all reads of a transaction. Whether the sources are complete there is the
-    caller's to see to."""
+    """The time to read at, one for all reads of a transaction. The caller checks whether the sources are
+    complete at that time."""
     transaction = session.current
     before = transaction.on_timelines.get(timeline)
     if as_of is None:

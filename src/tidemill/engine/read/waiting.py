@@ -19,10 +19,10 @@ from tidemill.inputs.timelines import show_time_of
 if TYPE_CHECKING:
     from tidemill.engine.engine import TidemillEngine
 
-# What is complete where somebody has brought it, and not at every time that can be read at.
+# Kinds of relations whose upper depends on a source's progress: they may be incomplete at a readable time.
 SourceRelation: TypeAlias = Source | SourceTable | SourceProgress | MaterializedView
 
-# A query may read hundreds of relations, and all of them may stand still for one reason.
+# A query may read hundreds of relations, and all of them may be late for one reason.
 MAX_NAMED = 3
 
 _STATUSES = "SELECT * FROM mz_internal.mz_source_statuses tells how the sources are."
@@ -31,7 +31,7 @@ _LATEST = "SET transaction_isolation = 'serializable' reads at the latest time t
 
 
 def waiting_for(engine: TidemillEngine, item: SourceRelation, ts: int) -> Notice:
-    """Of a relation that is not complete at `ts`: why, as far as is known."""
+    """The reason why a relation is not complete at `ts`, as far as it is known."""
     if isinstance(item, MaterializedView):
         return _for_view(engine, item, ts)
     stalled = _stalled(engine, item)
@@ -53,13 +53,13 @@ def waiting_for(engine: TidemillEngine, item: SourceRelation, ts: int) -> Notice
 
 
 class SourceFailed(TidemillError):
-    """What the statement reads comes from a source that cannot go on unless somebody acts."""
+    """The statement reads from a source that cannot continue without manual action."""
 
     sqlstate = "58000"
 
 
 def permanent_failure(engine: TidemillEngine, item: SourceRelation, ts: int) -> SourceFailed | None:
-    """The error of a statement that would wait in vain for the relation to be complete at `ts`; None where
+    """The error of a statement that would wait in vain for the relation to be complete at `ts`; None if
     waiting may help."""
     sources = _below(engine, item) if isinstance(item, MaterializedView) else (item,)
     for source in sources:
@@ -85,7 +85,7 @@ def permanent_failure(engine: TidemillEngine, item: SourceRelation, ts: int) -> 
 
 
 def explain(error: QueryCanceled, engine: TidemillEngine, inputs: Sequence[SourceRelation], ts: int) -> None:
-    """Has the error tell for which of its inputs the statement was waiting."""
+    """Adds to the error which of its inputs the statement was waiting for."""
     with suppress(UndefinedObject):  # dropped meanwhile: the statement is stopped in any case
         late = [item for item in inputs if engine.collections.readable(item) <= ts]
         _told(error, [waiting_for(engine, item, ts) for item in late[:MAX_NAMED]], len(late) - MAX_NAMED)
@@ -94,8 +94,8 @@ def explain(error: QueryCanceled, engine: TidemillEngine, inputs: Sequence[Sourc
 def explain_time(
     error: QueryCanceled, engine: TidemillEngine, inputs: Sequence[SourceRelation], waiting: Notice
 ) -> None:
-    """The same of one that was `waiting` for a time to come: of its inputs, those that would not be there
-    then either."""
+    """Does the same for a statement that was `waiting` for a future time: reports the inputs that would not
+    be complete at that time either."""
     stalled: list[Notice] = []
     with suppress(UndefinedObject):
         notices = [waiting_for(engine, item, engine.collections.readable(item)) for item in inputs]
@@ -110,13 +110,13 @@ def _told(error: QueryCanceled, notices: Sequence[Notice], more: int) -> None:
     if more > 0:
         said.append(f"And for {more} more.")
     error.detail = "\n".join(said)
-    # What stands still needs somebody; the rest needs patience.
+    # A stalled source needs manual action; for the others, waiting is enough.
     worst = sorted(notices, key=lambda n: n.severity != "WARNING")
     error.hint = next((n.hint for n in worst if n.hint is not None), None)
 
 
 def too_late(engine: TidemillEngine, item: MaterializedView, ts: int, seconds: float) -> Unavailable:
-    """The error of a statement that has waited long enough for a materialized view."""
+    """The error of a statement whose wait for a materialized view has reached its limit."""
     why = waiting_for(engine, item, ts)
     until = engine.views.readable(item)
     complete = f"It is complete before {show_time_of(item, until)}."
@@ -129,7 +129,7 @@ def too_late(engine: TidemillEngine, item: MaterializedView, ts: int, seconds: f
 
 
 def _stalled(engine: TidemillEngine, item: Source | SourceTable | SourceProgress) -> Notice | None:
-    """Where its source is stalled, what is the matter with it."""
+    """The error of the relation's source, if the source is stalled."""
     status = engine.ingestion.report(item).status
     if status.state is not RunState.STALLED:
         return None
@@ -170,7 +170,7 @@ def _for_view(engine: TidemillEngine, item: MaterializedView, ts: int) -> Notice
 
 
 def _below(engine: TidemillEngine, view: MaterializedView) -> Iterator[Source | SourceTable | SourceProgress]:
-    """The relations of sources that the view reads, through other views too."""
+    """The relations of sources that the view reads, also through other views."""
     items = engine.catalog.state.items
     todo, seen = list(view.depends_on), set[str]()
     while todo:

@@ -1,7 +1,8 @@
-"""pg_cancel_backend(pid) and pg_terminate_backend(pid): what other sessions run, or the sessions themselves,
-are ended.
+"""pg_cancel_backend(pid) and pg_terminate_backend(pid): cancel the statement of another session, or end the
+session.
 
-Called by `session_functions`. Who may is as in PostgreSQL: whoever has the rights of the session's role.
+Called by `session_functions`. The permission rule is PostgreSQL's: the caller needs the rights of the
+session's role.
 """
 
 from __future__ import annotations

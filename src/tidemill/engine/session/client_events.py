@@ -27,12 +27,12 @@ class ClientEvents:
         self._pending: list[Notice | ParameterStatus] = []
         # Called when a notice is new.
         self.wake: Callable[[], None] | None = None
-        # The reported variables as the client knows them, and the generation that they are from.
+        # The reported variables as the client last received them, and the generation of these values.
         self._reported = variables.reported()
         self._reported_at = variables.generation
 
     def notice(self, notice: Notice) -> None:
-        """For the client, if it wants to know (INFO always)."""
+        """Queues a notice for the client if its level passes client_min_messages (INFO always does)."""
         least = SEVERITIES.index(self._variables.get("client_min_messages"))
         if notice.severity != "INFO" and SEVERITIES.index(notice.severity.lower()) < least:
             return
@@ -48,7 +48,7 @@ class ClientEvents:
         return self._variables.reported()
 
     def take(self, *, parameters: bool) -> list[Notice | ParameterStatus]:
-        """Everything since the last call; changed parameters only where they are asked for."""
+        """Returns everything since the last call; changed parameters only if the caller requests them."""
         if parameters:
             self._report_parameters()
         events, self._pending = self._pending, []

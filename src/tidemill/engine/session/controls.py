@@ -22,7 +22,7 @@ def plan_begin(statement: ast.Begin) -> Action:
             await s.begin()
             _apply_modes(s, statement.modes)
         else:
-            # Modes that come too late begin no block.
+            # Modes that are set too late start no block.
             _apply_modes(s, statement.modes)
             await s.begin()
         return Complete("START TRANSACTION" if statement.start else "BEGIN")
@@ -51,7 +51,7 @@ def plan_rollback(statement: ast.Rollback) -> Action:
 
 
 def _ending(s: EngineSession, verb: str, *, chain: bool) -> ast.TransactionModes | None:
-    """The block is about to end; how the one that is chained to it begins (None: there is none)."""
+    """Called before the block ends. Returns the modes of the chained block; None if there is no chain."""
     block = s.transaction
     if block is None or not block.explicit:
         if chain:
@@ -97,8 +97,8 @@ def _apply_modes(s: EngineSession, modes: ast.TransactionModes) -> None:
 
 
 def _set_read_only(s: EngineSession, *, read_only: bool) -> None:
-    """Until the transaction, or the savepoint that it is set in, ends. A transaction that has read as a
-    read-only one stays so."""
+    """Sets the mode until the transaction, or the savepoint in which it is set, ends. A transaction that has
+    read as a read-only one stays read-only."""
     transaction = s.current
     if not read_only and transaction.read_only and transaction.savepoints:
         raise InvalidTransactionState(
@@ -123,10 +123,10 @@ def plan_set(statement: ast.SetVariable) -> Action:
 
 
 def set_variable(s: EngineSession, name: str, value: str | None, *, local: bool) -> str:
-    """To what it was at first where there is no value. Returns what SHOW shows then."""
+    """Sets the variable, or resets it if there is no value. Returns the value as SHOW prints it."""
     known = ALIASES.get(name.lower(), name.lower())
     if known == "default_transaction_isolation":
-        # What transactions get is kept in one place.
+        # The defaults of transactions are stored in one place.
         _set_default_isolation(s, value, local=local)
     if value is None:
         _check_reset(known)
@@ -159,7 +159,7 @@ def _set_default_isolation(s: EngineSession, value: str | None, *, local: bool =
 
 
 def check_set_role(s: EngineSession, name: str) -> None:
-    """That who logged in may act as the role."""
+    """Checks that the login role may act as the role."""
     catalog = s.engine.catalog.state
     if name == "none":
         return

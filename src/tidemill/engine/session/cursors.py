@@ -1,9 +1,9 @@
 """The rows of a portal as SQL fetches them: a few at a time.
 
-A cursor lives in its transaction and reads at the transaction's time. It keeps what a batch brought and a
-FETCH did not take, and a read that a FETCH's time-out left under way, so that no row is lost or repeated.
-One WITH HOLD outlives its transaction: when that commits, the rows that are left are read into memory.
-The rows of a subscription have no end: a FETCH of them returns what there is, once there is anything.
+A cursor belongs to its transaction and reads at the transaction's time. It keeps the rows of a batch that a
+FETCH did not take, and a read that was in progress when a FETCH timed out, so that no row is lost or
+repeated. A cursor WITH HOLD outlives its transaction: at commit, the remaining rows are read into memory. The
+rows of a subscription have no end: a FETCH of them waits for the first rows and returns those available.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemill.engine.api import close_batches
 from tidemill.engine.session.interrupt import Interrupt
 from tidemill.errors import LimitExceeded, TidemillError
 
-# What a cursor WITH HOLD keeps in the server's memory once its transaction has ended.
+# The memory that a cursor WITH HOLD may use after its transaction has ended.
 HOLD_LIMIT_BYTES = 64 << 20
 
 # How often rows that are being made ready are looked for.
@@ -32,7 +32,8 @@ class SqlCursor:
     def __init__(
         self, batches: AsyncIterator[pa.RecordBatch], interrupt: Interrupt, *, endless: bool = False
     ) -> None:
-        """`interrupt` is the session's. `endless`: of a subscription (`subscribe.stream.Subscription`)."""
+        """`interrupt` is the session's. `endless`: the rows are those of a subscription
+        (`subscribe.stream.Subscription`)."""
         self.kept = False  # its rows are here; no transaction is needed any more
         self.kept_before = False  # since a transaction that committed
         self._batches = batches
@@ -43,13 +44,13 @@ class SqlCursor:
             None  # a read that no FETCH has waited out yet
         )
         self._done = False
-        # The last FETCH ended on a row, and which: FETCH 0 gives it again. None where it is not kept.
+        # The row on which the last FETCH ended: FETCH 0 returns it again. None if it is not kept.
         self.on_row = False
         self.current: pa.RecordBatch | None = None
 
     async def fetch(self, count: int | None, timeout: float | None = None) -> AsyncIterator[pa.RecordBatch]:
-        """Up to `count` rows (None: all), or what has come within `timeout` seconds (None: wait; for the
-        first ones, where they have no end)."""
+        """Returns up to `count` rows (None: all), or the rows that arrive within `timeout` seconds. None as
+        time-out waits without limit; for endless rows, until the first rows arrive."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         left = count
@@ -74,7 +75,7 @@ class SqlCursor:
                 deadline = loop.time()
 
     async def _next(self, timeout: float | None, *, given: bool) -> pa.RecordBatch | None:
-        """The next rows; None at the end, or when there are none in time. `given`: this FETCH has some."""
+        """The next rows; None at the end, or if none arrive in time. `given`: this FETCH already has some."""
         if self._rest is not None:
             rest, self._rest = self._rest, None
             return rest
@@ -89,7 +90,7 @@ class SqlCursor:
                 done, _ = await asyncio.wait({coming}, timeout=LOOK_SECONDS)
             if not done:
                 return None
-            # Clients forget the rows of a statement that fails: the next FETCH tells of the error.
+            # Clients discard the rows of a statement that fails, so the next FETCH raises the error.
             if given and self._endless and not coming.cancelled() and coming.exception() is not None:
                 return None
         self._coming = None
@@ -98,8 +99,8 @@ class SqlCursor:
         return batch
 
     async def keep(self) -> None:
-        """Read what is left, for the time after the transaction. Raises `LimitExceeded` where that is too
-        much."""
+        """Reads the remaining rows into memory, for use after the transaction. Raises `LimitExceeded` if they
+        are too large."""
         if self.kept:
             return
         rows: list[pa.RecordBatch] = []
@@ -117,11 +118,11 @@ class SqlCursor:
             self._batches, self._done = _again(rows), False
 
     def _ready(self) -> bool:
-        """Rows are there already, and are only being made ready."""
+        """Whether rows are available and only have to be converted."""
         return self._endless and bool(getattr(self._batches, "ready", False))
 
     def close(self) -> None:
-        """Release what it holds; the release itself runs when the loop gets to it."""
+        """Releases what the cursor holds; the release itself runs in the event loop."""
         self._done = True
         self._rest = None
         coming, self._coming = self._coming, None

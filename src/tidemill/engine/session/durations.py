@@ -12,7 +12,7 @@ MAX_HISTORY_MS = 100 * 366 * 86_400_000  # a century: anything longer is a typin
 
 
 def microseconds(text: str) -> int:
-    """An interval's length; months have no fixed one and are refused."""
+    """An interval's length; months have no fixed length and are refused."""
     value = parse_literal(text, INTERVAL).as_py()
     if value is None or value["months"]:
         raise InvalidValue(f'"{text}" has no fixed length', hint="Give days, hours, minutes or seconds.")
@@ -36,7 +36,7 @@ def history_ms(text: str | None) -> int | None:
 
 
 def timeout_ms(text: str | None) -> int | None:
-    """TIMEOUT of FETCH; None stays None, for ever."""
+    """TIMEOUT of FETCH; None stays None, no limit."""
     if text is None:
         return None
     ms = milliseconds(text)

@@ -1,4 +1,4 @@
-"""The roles of a session: who logged in, who it acts as, and what that role may do.
+"""The roles of a session: the login role, the role that it acts as, and the privileges of that role.
 
 Owned by `session.EngineSession`. Promises that a role that was dropped and created again under its name is
 another role.
@@ -25,20 +25,21 @@ class Identity:
         self._privileges_at = variables.generation
 
     def acting_name(self) -> str:
-        """The role of SET ROLE; without one, who logged in."""
+        """The role of SET ROLE, or else the login role."""
         chosen = self._variables.get("role")
         return self.login_name if chosen == "none" else chosen
 
     def acting_role(self, catalog: CatalogState) -> Role:
-        """Raises where the role was dropped meanwhile."""
+        """The role that the session acts as. Raises if the role was dropped."""
         return self._own(catalog, self.acting_name())
 
     def login_role(self, catalog: CatalogState) -> Role:
-        """Raises where the role was dropped meanwhile."""
+        """The role that logged in. Raises if the role was dropped."""
         return self._own(catalog, self.login_name)
 
     def may_act_as(self, role: Role) -> None:
-        """SET ROLE has checked that who logged in may be this role."""
+        """Whether the session may act as the role. SET ROLE has checked that the login role may be this
+        role."""
         self._role_ids[role.name] = role.id
 
     def _own(self, catalog: CatalogState, name: str) -> Role:
@@ -48,7 +49,7 @@ class Identity:
         return role
 
     def privileges(self, catalog: CatalogState) -> Privileges:
-        """Those of the acting role."""
+        """The privileges of the acting role."""
         known = self._privileges
         at = self._variables.generation
         if known is None or known.state is not catalog or self._privileges_at != at or not caches.ENABLED:

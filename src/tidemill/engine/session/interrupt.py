@@ -22,7 +22,7 @@ class Interrupt:
         # A statement runs; it is the how manieth of the session.
         self.running = False
         self.statement = 0
-        # It was cancelled; those who wait in `guard` are told by their futures, one each while it waits.
+        # Set by a cancel. Each waiter in `guard` has a future that is resolved while it waits.
         self._canceled = False
         self._waiting: list[asyncio.Future[None]] = []
         # Seconds of guarded waiting that the statement has left; None: as long as it takes.
@@ -35,7 +35,7 @@ class Interrupt:
         self._left = timeout_ms / 1000 if timeout_ms else None
 
     def end(self, statement: int | None = None) -> None:
-        """`statement`: only if it is that one which runs."""
+        """Disarms the interrupt, but only if `statement` is the one that runs."""
         if statement is not None and statement != self.statement:
             return
         self.running = False
@@ -57,8 +57,8 @@ class Interrupt:
             raise QueryCanceled("canceling statement due to statement timeout")
 
     async def guard(self, awaitable: Awaitable[T], stop: Callable[[], None] | None = None) -> T:
-        """Await it, or stop it: `stop` is called (once) so that work on other threads ends too, and
-        QueryCanceled is raised at once; the abandoned work's own outcome is ignored."""
+        """Awaits the work, or stops it: calls `stop` (once), so that work on other threads ends too, and
+        raises QueryCanceled at once. The outcome of the abandoned work is ignored."""
         work = asyncio.ensure_future(awaitable)
         if not self.running:
             return await work

@@ -1,7 +1,7 @@
-"""Who may log in: roles, their passwords, and the databases that they may use.
+"""Logins: roles, their passwords, and the databases that they may use.
 
-Called by the server layer (`api.Engine`) and when a session is opened. Promises that no password leaves the
-catalog but as a verifier, and that a restart does not tell which roles exist.
+Called by the server layer (`api.Engine`) and when a session is opened. Promises that a password leaves the
+catalog only as a verifier, and that a restart does not reveal which roles exist.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Logins:
             catalog.transact([AlterSystemOp(LOGIN_KEY, secrets.token_hex(32))])
 
     def verifier(self, role: str) -> str | None:
-        """What proves the role's password; None where it has none."""
+        """The verifier of the role's password; None if it has none."""
         if role == SYSTEM_ROLE:
             return self._system_verifier
         found = self._catalog.state.find_role(role)
@@ -39,15 +39,15 @@ class Logins:
 
     @property
     def key(self) -> bytes:
-        """From which the verifiers of roles without a password are made up: in the catalog, so that a restart
-        does not tell who exists."""
+        """The key from which the verifiers of roles without a password are derived. It is stored in the
+        catalog, so that a restart does not reveal which roles exist."""
         kept = self._catalog.state.find_parameter(LOGIN_KEY)
         if kept is None:
             raise Internal("there is no key for logins")
         return bytes.fromhex(kept.value)
 
     def role(self, options: StartupOptions) -> Role:
-        """The role that may open this session; raises where there is none."""
+        """The role that may open this session. Raises if it does not exist."""
         state = self._catalog.state
         role = state.find_role(options.user)
         if role is None:

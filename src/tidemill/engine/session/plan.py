@@ -1,8 +1,8 @@
 """A statement that is ready to run.
 
-`planner.plan` makes one from a parsed statement and a catalog state, on a worker thread and without I/O;
-`run` does the work, on the event loop, with whatever blocks sent to worker threads. A plan is good as long
-as the catalog state it was made from is current.
+`planner.plan` makes one from a parsed statement and a catalog state, on a worker thread and without I/O.
+`run` does the work on the event loop and sends blocking calls to worker threads. A plan is valid as long as
+the catalog state it was made from is current.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class ActionOf:
 
 
 class ParameterCount(TidemillError):
-    """Bind brought another number of parameters than the statement has."""
+    """Bind has a different number of parameters than the statement."""
 
     sqlstate = "08P01"
 
 
 def no_parameter(parsed: ParsedStatement) -> UndefinedObject:
-    """A statement that came without parameters names one."""
+    """The error of a statement that was sent without parameters but names one."""
     found = next((t for t in scan(parsed.text) if t.kind is TokenKind.PARAM), None)
     number = "1" if found is None else found.value
     at = None if found is None else parsed.offset + found.start + 1

@@ -22,8 +22,8 @@ def plan(
     types: Sequence[SqlType | None],
     catalog: CatalogState,
 ) -> Plan:
-    """Bind the statement against `catalog`. Pure but for the session's variables; raises what is wrong with
-    the statement."""
+    """Binds the statement against `catalog`. Pure except for the session's variables; raises if the statement
+    is invalid."""
     if isinstance(parsed.statement, ast.Prepare):
         from tidemill.engine.session.prepare import plan_prepare
 
@@ -199,7 +199,7 @@ _VERBS: dict[type[ast.Statement], str] = {
 
 
 def verb_of(statement: ast.Statement) -> str:
-    """For logs and metrics: few and fixed."""
+    """The verb for logs and metrics: one of a small fixed set."""
     known = _VERBS.get(type(statement))
     if known is not None:
         return known

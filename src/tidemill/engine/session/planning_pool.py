@@ -1,12 +1,12 @@
-"""Where texts are parsed and planned: short ones at once, others on worker threads, long ones in turns.
+"""Parsing and planning off the event loop: short texts run at once, others on worker threads, long ones in
+turns.
 
 Called by sessions. A text of many thousand tokens becomes millions of objects: seconds of one core, hundreds
-of megabytes. Promises: no more than `AT_ONCE` long ones are worked on at a time; and meanwhile the
-interpreter does not look through all objects for cycles, which stops every session (measured for 400,000
-tokens: ten times up to half a second; without, 50 ms at most). What such texts leave behind are cycles, up
-to a million objects. To let go of them stops every session once, for a second or two on two busy cores: a
-server at work comes to it by itself, and one with little to do, which might keep them for hours, is told to
-soon after the last of them.
+of megabytes. Promises that at most `AT_ONCE` long texts are processed at a time. Meanwhile the cyclic garbage
+collector is off, because a collection stops every session (measured for 400,000 tokens: ten stops of up to
+half a second; 50 ms at most without it). Such texts leave cycles of up to a million objects. Collecting these
+stops every session once, for a second or two on two busy cores. A busy server collects them in its normal
+course. An idle server might keep them for hours, so it runs a collection soon after the last long text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 SHORT = 500
 # Characters. Below it a text takes some tens of milliseconds.
 LONG = 64 * 1024
-# They share the interpreter: more at once would be no faster, and take the memory of all of them.
+# They share the interpreter: more at once would not be faster, and would need the memory of all of them.
 AT_ONCE = 2
 # How long after a long text its leavings are looked for. Often more of them follow, or it is executed.
 LEAVINGS_SECONDS = 2.0
@@ -38,7 +38,8 @@ _calm = 0
 
 @contextmanager
 def _without_collections() -> Generator[None]:
-    """For as long as somebody is in here. What is no cycle is freed as ever."""
+    """Turns the cyclic collector off while any caller is inside. Reference counting still frees everything
+    else."""
     global _calm
     with _lock:
         _calm += 1
@@ -58,11 +59,11 @@ class PlanningPool:
     def __init__(self, workers: Executor) -> None:
         self._workers = workers
         self._turns = asyncio.Semaphore(AT_ONCE)
-        # When leavings are looked for; None: there are none.
+        # When to collect the remaining cycles; None: there are none.
         self._tidying: asyncio.TimerHandle | None = None
 
     async def run(self, size: int, fn: Callable[..., T], *args: object) -> T:
-        """What is to be done with a text of `size` characters."""
+        """Runs `fn`, which processes a text of `size` characters."""
         if size <= SHORT:
             return fn(*args)
         loop = asyncio.get_running_loop()
@@ -83,6 +84,6 @@ class PlanningPool:
 
     def _tidy(self) -> None:
         self._tidying = None
-        # Of those who are at work the last comes here again.
+        # If long texts are being processed, the last of them schedules this again.
         if not _calm:
             gc.collect()

@@ -1,8 +1,8 @@
 """The open portals of a session: cursors of DECLARE and portals of Bind, in one name space.
 
-SQL makes and fetches from them (`read.select`), and so does the server layer for the protocol. Promises: a
-name is there once (but for the unnamed portal, which is replaced); what is closed releases its rows; a
-transaction's end closes all that did not outlive it by WITH HOLD. Counts and bytes are limited.
+SQL creates and fetches from them (`read.select`); the server layer does the same for the protocol. Promises:
+names are unique (but the unnamed portal is replaced); closing a portal releases its rows; the end of a
+transaction closes all portals except those WITH HOLD. Their number and bytes are limited.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Portal:
 
     # Its transaction's end does not close it.
     hold = False
-    # FETCH gives its rows in binary.
+    # FETCH returns its rows in binary.
     binary = False
-    # Bytes that it keeps of what the client sent.
+    # The bytes of the client's message that it keeps.
     size = 0
     # Its rows as SQL fetches them: of a portal of Bind only after the first FETCH.
     cursor: SqlCursor | None = None
@@ -42,7 +42,7 @@ class Portal:
     # Of Execute that has sent all; `counted` as in `api.Rows`.
     tag = "SELECT"
     counted = True
-    # The client was told of its columns.
+    # The client has received a description of its columns.
     described = False
 
     def __init__(self, columns: tuple[Column, ...] | None, text: str | None) -> None:
@@ -58,12 +58,12 @@ class Portal:
 
 
 class BoundPortal(Portal):
-    """A portal of Bind: a prepared statement with its parameters, perhaps executed in part."""
+    """A portal of Bind: a prepared statement with its parameters, perhaps partly executed."""
 
     def __init__(
         self, prepared: PreparedStatement, columns: tuple[Column, ...] | None, params: Bound, text: str | None
     ) -> None:
-        """`columns`: what it returns, as of Bind."""
+        """`columns`: the result columns, as of Bind."""
         super().__init__(columns, text)
         self.prepared = prepared
         self.params = params
@@ -71,7 +71,7 @@ class BoundPortal(Portal):
         self.started = False
 
     def unsent(self) -> AsyncIterator[pa.RecordBatch] | None:
-        """The rows that Execute has not sent yet, which are SQL's from now on; None where there are none."""
+        """The rows that Execute has not sent yet, which belong to SQL from now on; None if there are none."""
         return None
 
 
@@ -80,7 +80,7 @@ class Portals:
 
     def __init__(self) -> None:
         self._open: dict[str, Portal] = {}
-        # What the open ones keep.
+        # The bytes that the open portals keep.
         self.bytes = 0
 
     def find(self, name: str) -> Portal | None:
@@ -106,7 +106,7 @@ class Portals:
         self.bytes += portal.size
 
     def drop(self, name: str) -> bool:
-        """False where there is none of the name."""
+        """Returns False if no portal has the name."""
         portal = self._open.get(name)
         if portal is None:
             return False
@@ -121,13 +121,13 @@ class Portals:
         portal.close()
 
     def clear(self, *, active: bool = False) -> None:
-        """All; but the one whose statement says so only with `active`."""
+        """Closes all portals; those whose statement is running only with `active`."""
         for name, portal in list(self._open.items()):
             if active or not portal.active:
                 self._forget(name, portal)
 
     def close_new(self, known: frozenset[str]) -> None:
-        """Those that are not among the known ones: a savepoint is gone back to."""
+        """Closes the portals that are not among the known ones: ROLLBACK TO a savepoint."""
         for name in [n for n in self._open if n not in known]:
             self._forget(name, self._open[name])
 
@@ -137,14 +137,14 @@ class Portals:
                 yield portal.cursor
 
     def fail(self, names: frozenset[str]) -> None:
-        """A transaction block has failed: what of it is not among `names`, which were there before, cannot
-        be run any more."""
+        """Called when a transaction block fails: its portals that are not among `names`, which existed
+        before, cannot run any more."""
         for name, portal in self._open.items():
             if name not in names and not (portal.cursor is not None and portal.cursor.kept_before):
                 portal.failed = True
 
     def end(self, *, committed: bool) -> None:
-        """The transaction has ended."""
+        """Called when the transaction has ended."""
         for name, portal in list(self._open.items()):
             cursor = portal.cursor
             if cursor is None or not (cursor.kept and (committed or cursor.kept_before)):

@@ -1,8 +1,8 @@
-"""PREPARE, EXECUTE and DEALLOCATE: statements kept by name in the session, from SQL.
+"""PREPARE, EXECUTE and DEALLOCATE: named statements of the session, from SQL.
 
-They are kept with those of the protocol (`prepared_statements`), under the same names. EXECUTE plans the
-statement anew, with its arguments as parameters: any expression over no relation, assigned to the parameter's
-type.
+They share their names with the statements of the protocol (`prepared_statements`). EXECUTE plans the
+statement again, with its arguments as parameters: any expression over no relation, assigned to the
+parameter's type.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def plan_prepare(s: EngineSession, text: str, statement: ast.Prepare, catalog: C
     """`text` is that of the whole PREPARE."""
     from tidemill.engine.session.planner import plan_statement
 
-    # As in PostgreSQL a parameter has a type, and no length or digits of its own.
+    # As in PostgreSQL, a parameter has a type, but no length or precision.
     types = tuple(unmodified(parse_type(t)) for t in statement.types)
-    # What is wrong with it is said before anything runs; positions count from the text's start.
+    # Errors are raised before anything runs; positions count from the start of the text.
     plan_statement(s, statement.statement, types, catalog)
 
     async def act(s: EngineSession) -> Outcome:
@@ -90,7 +90,7 @@ def plan_execute(s: EngineSession, statement: ast.Execute, catalog: CatalogState
         raise SyntaxError_("an empty statement cannot be executed", sqlstate="0A000")
     inner = plan_statement(s, kept.parsed.statement, kept.param_types, catalog)
     check_result(prepared.columns, inner.columns)
-    # As in PostgreSQL: where there are no parameters, arguments are not looked at.
+    # As in PostgreSQL: if there are no parameters, arguments are ignored.
     arguments = statement.arguments if inner.param_types else ()
     if len(arguments) != len(inner.param_types):
         raise SyntaxError_(
@@ -113,8 +113,7 @@ async def _execute_now(s: EngineSession, statement: ast.Execute) -> Outcome:
 
 
 def _value(s: EngineSession, argument: ast.Expr, t: SqlType) -> Value | None:
-    """The argument as a parameter of type `t`; None if it must be worked out. Raises what is wrong
-    with it."""
+    """The argument as a parameter of type `t`; None if it must be evaluated. Raises if it is invalid."""
     try:
         bound = bind_scalar(argument.tree, session=s.info(), target=t, clause="EXECUTE parameters")
     except TidemillError as e:

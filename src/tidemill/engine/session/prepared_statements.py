@@ -1,8 +1,8 @@
 """The prepared statements of one session, by name.
 
-PREPARE, EXECUTE and DEALLOCATE reach them from SQL, Parse, Bind, Describe and Close from the protocol: to a
-client they are the same statements, as in PostgreSQL. The unnamed statement is the protocol's own affair and
-not in here. Promise: their number and the bytes of their texts are limited.
+SQL uses them through PREPARE, EXECUTE and DEALLOCATE, the protocol through Parse, Bind, Describe and Close.
+To a client they are the same statements, as in PostgreSQL. The unnamed statement belongs to the protocol and
+is not kept here. Promises that their number and the bytes of their texts are limited.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from tidemill.types.model import type_name
 if TYPE_CHECKING:
     from tidemill.engine.api import PreparedStatement
 
-# Held until they are closed. Drivers that prepare by themselves keep some hundreds; one that never closes any
-# is told before it takes the memory of the others. A plan weighs some ten times its text.
+# Statements are kept until they are closed. Drivers that prepare automatically keep some hundreds. A driver
+# that never closes any gets an error before it uses the memory of other sessions. A plan needs about ten
+# times the size of its text.
 MAX_STATEMENTS = 10_000
 MAX_STATEMENT_BYTES = 64 * 1024 * 1024
 
 
 class Statements:
-    """What a session has prepared under a name."""
+    """The named prepared statements of one session."""
 
     __slots__ = ("_bytes", "_kept")
 
@@ -41,7 +42,7 @@ class Statements:
         return self._kept.get(name)
 
     def check_new(self, name: str) -> None:
-        """Before the work of preparing: may a statement of this name be added?"""
+        """Checks, before the work of preparing, that a statement of this name can be added."""
         if name in self._kept:
             raise DuplicateObject(f'prepared statement "{name}" already exists', sqlstate="42P05")
         if len(self._kept) >= MAX_STATEMENTS:
@@ -62,7 +63,7 @@ class Statements:
         self._kept[name] = prepared
 
     def drop(self, name: str) -> bool:
-        """False if there was none."""
+        """Returns False if there was none."""
         gone = self._kept.pop(name, None)
         if gone is not None:
             self._bytes -= len(gone.text)

@@ -1,7 +1,7 @@
-"""From texts to statements that can be run: parsed, planned and described.
+"""Preparation of statements: texts are parsed, planned and described.
 
-Owned by `session.EngineSession`. Promises that a statement that is kept runs as if it had been planned when
-it is executed: its plan is made again where anything has changed that it depends on (`statement_cache`).
+Owned by `session.EngineSession`. Promises that a kept statement runs as if it had been planned when it is
+executed: its plan is made again if anything has changed that it depends on (`statement_cache`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Preparer:
         return prepared
 
     async def _described_again(self, before: PreparedStatement) -> PreparedStatement:
-        """Another of the same; the plan is shared as long as it is good."""
+        """Another statement of the same text; the plan is shared as long as it is valid."""
         known = cast(KeptStatement, before.statement)
         statement = known.again(self._session, self._session.engine.catalog.state)
         prepared = replace(before, statement=statement, described=None)
@@ -114,7 +114,7 @@ class Preparer:
         return prepared.columns
 
     async def plan(self, prepared: PreparedStatement) -> Plan | None:
-        """The plan, made anew where it is not current. Sets what `prepared` describes."""
+        """The plan, made again if it is not current. Sets the description in `prepared`."""
         statement = cast(KeptStatement, prepared.statement)
         if statement.parsed is None:
             return None
@@ -134,7 +134,7 @@ class Preparer:
         return found
 
     def check_allowed(self, prepared: PreparedStatement) -> None:
-        """Raises in a failed transaction block, but for what ends it."""
+        """Raises in a failed transaction block, except for statements that end it."""
         if self._session.in_failed_block and not prepared.allowed_when_failed:
             raise aborted()
 

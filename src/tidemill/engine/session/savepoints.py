@@ -1,7 +1,7 @@
-"""SAVEPOINT, RELEASE and ROLLBACK TO: marks within a transaction block to which it can go back.
+"""SAVEPOINT, RELEASE and ROLLBACK TO: marks within a transaction block to which it can roll back.
 
-A savepoint keeps what the transaction had done when it was made: its writes, its mode and the session's
-variables. Going back to it forgets what came after, an error included, and closes cursors that were opened
+A savepoint keeps the state of the transaction at its creation: its writes, its mode and the session's
+variables. A rollback to it discards everything later, an error included, and closes cursors that were opened
 since.
 """
 
@@ -29,8 +29,8 @@ MAX_SAVEPOINTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """The transaction as it was. Lists of updates only grow at their ends, so that their lengths say what
-    they held."""
+    """The saved state of the transaction. Lists of updates only grow at their ends, so their lengths identify
+    their contents."""
 
     name: str
     mode: Mode
@@ -41,7 +41,7 @@ class SavedState:
     tables: Mapping[str, Table]
     reads: frozenset[str]
     variables: tuple[Mapping[str, str], Mapping[str, str]]
-    # The names of what was open.
+    # The names of the portals that were open.
     portals: frozenset[str]
 
 

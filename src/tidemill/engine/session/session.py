@@ -1,8 +1,8 @@
 """One client's session: its variables, its transaction, its cursors and prepared statements.
 
-The server layer drives it through `api.Session`: one statement at a time on the event loop; only `cancel`
-may come in between. Parsing and planning run on worker threads. What a statement does is in the modules
-that `planner` knows; here is what holds between statements.
+The server layer drives it through `api.Session`: one statement at a time on the event loop; only `cancel` may
+be called in between. Parsing and planning run on worker threads. The modules that `planner` dispatches to
+execute the statements; this module keeps the state between statements.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class EngineSession:
     def __init__(self, engine: TidemillEngine, options: StartupOptions, process_id: int, role: Role) -> None:
         self.engine = engine
         self.process_id = process_id
-        # Who logged in; `identity` says who the session is now (SET ROLE).
+        # The login role; `identity` has the current role (SET ROLE).
         self.role = role.name
         self.client_address = options.client_address
         self.encryption = options.encryption
@@ -90,7 +90,7 @@ class EngineSession:
         computed = {"is_superuser": self._is_superuser, "transaction_read_only": self._is_read_only}
         self.variables = Variables(self._initial(options), computed)
         self.identity = Identity(role, self.variables)
-        # How to end the session from outside, once a door has said it.
+        # Ends the session from outside; set by the server layer.
         self._on_terminate: Callable[[TidemillError], None] | None = None
         self.transaction: Transaction | None = None
         self.portals = Portals()  # of DECLARE and of Bind
@@ -107,7 +107,7 @@ class EngineSession:
         self.alone = False
         # When it began: statement_timestamp(). The first of a transaction begins it.
         self._statement_began = self.connected_at
-        # The change that the statement that runs now has committed by itself (`changes.by_itself`).
+        # The change that the running statement has committed on its own (`changes.by_itself`).
         self.at_once: str | None = None
         self._closed = False
         self._start_others(options)
@@ -128,8 +128,8 @@ class EngineSession:
         return initial
 
     def _start_others(self, options: StartupOptions) -> None:
-        """Settings that are asked for at start and are the application's own, or cannot be had: those do not
-        keep the client out (pools and drivers ask for PostgreSQL's jit and the like), but it is told."""
+        """Start-up settings that belong to the application, or cannot be set. They do not refuse the
+        connection (pools and drivers set PostgreSQL's jit and the like), but the client gets a notice."""
         for name, value in options.settings.items():
             if name.lower() not in SESSION_VARIABLES and "." in name:
                 self.variables.start_own(name, value)
@@ -153,8 +153,8 @@ class EngineSession:
         return self._events.parameters
 
     def setting(self, name: str) -> str | None:
-        """A variable's value as SHOW prints it; None if there is none of that name. The server reads the
-        idle time-outs and the limit of a result here."""
+        """A variable's value as SHOW prints it; None if it does not exist. The server reads the idle
+        time-outs and the limit of a result here."""
         if name in SESSION_VARIABLES:
             return self.variables.get(name)
         if name in SYSTEM_PARAMETERS:
@@ -224,7 +224,7 @@ class EngineSession:
                 self.interrupt.end()
 
     async def run(self, prepared: PreparedStatement, params: Sequence[Param] | Bound) -> Outcome:
-        """Within a statement: what a FETCH begins to fetch from runs in it."""
+        """Within a statement: the query that a FETCH starts runs in the FETCH's statement."""
         statement = cast(KeptStatement, prepared.statement)
         planned = await self.preparer.plan(prepared)
         if planned is None or statement.parsed is None:
@@ -264,7 +264,7 @@ class EngineSession:
         elif self.transaction.explicit:
             self.transaction.failed = True
             self.transaction.writes.clear()
-            # Settings go back at once, and the client is told.
+            # Settings are restored at once, and the client gets the new values.
             if marks := self.transaction.savepoints:
                 self.variables.restore(marks[-1].variables)
                 self.portals.fail(marks[-1].portals)
@@ -291,7 +291,8 @@ class EngineSession:
         self._on_terminate = cast("Callable[[TidemillError], None]", end)
 
     def terminate(self, error: TidemillError) -> bool:
-        """End the session with `error` (pg_terminate_backend), on the event loop; False if that cannot be."""
+        """Ends the session with `error` (pg_terminate_backend), on the event loop; returns False if that is
+        not possible."""
         if self._on_terminate is None:
             return False
         self._on_terminate(error)
@@ -312,15 +313,15 @@ class EngineSession:
     # -- for statements ----------------------------------------------------------------------------
 
     async def blocking(self, fn: Callable[..., T], *args: object) -> T:
-        """Run it on a worker thread."""
+        """Runs it on a worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self.engine.workers, fn, *args)
 
     async def _computing(self, size: int, fn: Callable[..., T], *args: object) -> T:
-        """Run what only computes: here when it is short, else on a worker thread."""
+        """Runs a pure computation: on the event loop if it is short, else on a worker thread."""
         return fn(*args) if size <= SHORT else await self.blocking(fn, *args)
 
     def notice(self, notice: Notice) -> None:
-        """Send it to the client, if it wants to know."""
+        """Sends the notice to the client if its level passes client_min_messages."""
         self._events.notice(notice)
 
     @property
@@ -334,7 +335,7 @@ class EngineSession:
 
     @property
     def read_only(self) -> bool:
-        """Of the transaction; of the next one where there is none."""
+        """Whether the transaction, or the next one if none is open, is read-only."""
         if self.transaction is None:
             return self.variables.flag("default_transaction_read_only")
         return self.transaction.read_only
@@ -346,7 +347,7 @@ class EngineSession:
         return "on" if self.identity.is_superuser(self.engine.catalog.state) else "off"
 
     def info(self) -> SessionInfo:
-        """What session functions answer; `now` is the transaction's."""
+        """The values of session functions; `now` is the transaction's."""
         started = self.transaction.started if self.transaction is not None else datetime.now(UTC)
         known, catalog = self._info, self.engine.catalog.state
         at = (self.variables.generation, catalog.time)
@@ -367,7 +368,7 @@ class EngineSession:
         return known
 
     def _schemas(self, catalog: CatalogState) -> tuple[str, ...]:
-        """Those of the search path that there are."""
+        """The schemas of the search path that exist."""
         database = catalog.find_database(self.database)
         if database is None:
             return ()
@@ -375,13 +376,13 @@ class EngineSession:
         return tuple(name for name in path if catalog.find_schema(database.id, name) is not None)
 
     def enter_execute(self) -> None:
-        """What EXECUTE runs counts as being in a block, as in PostgreSQL."""
+        """The statement that EXECUTE runs counts as inside a block, as in PostgreSQL."""
         self._in_implicit_block = True
 
     @property
     def in_block(self) -> bool:
-        """Whether the statement that runs now is in a transaction block; several statements of one simple
-        query or pipeline are an implicit one."""
+        """Whether the running statement is in a transaction block. Several statements of one simple query or
+        pipeline are an implicit block."""
         return self.current.explicit or self._in_implicit_block
 
     @property
@@ -403,8 +404,8 @@ class EngineSession:
         return self.transaction
 
     async def begin(self) -> Transaction:
-        """BEGIN. What an implicit transaction has written so far (earlier statements of a query or a
-        pipeline) belongs to the block, as in PostgreSQL; what it has read does not bind the block."""
+        """BEGIN. As in PostgreSQL, the block includes what an implicit transaction (earlier statements of a
+        query or a pipeline) has written. What it has read does not bind the block."""
         current = self.transaction
         if current is None:
             return self._begin(explicit=True)
@@ -417,7 +418,8 @@ class EngineSession:
         return current
 
     async def commit(self) -> bool:
-        """COMMIT of whichever transaction there is; False when it had failed and was rolled back instead."""
+        """COMMIT of the open transaction, if any; returns False if it had failed and was rolled back
+        instead."""
         transaction = self.transaction
         if transaction is None:
             return True
@@ -453,7 +455,7 @@ class EngineSession:
     # -- telling the client ------------------------------------------------------------------------
 
     def variable_set(self, variable: Variable) -> None:
-        """SET TRANSACTION ISOLATION and the like reach the transaction that runs now."""
+        """SET TRANSACTION ISOLATION and similar statements apply to the running transaction."""
         if self.transaction is None:
             return
         if variable.name == "transaction_isolation":

@@ -1,9 +1,9 @@
-"""Functions that do something: pg_cancel_backend, pg_terminate_backend, set_config, pg_sleep.
+"""Functions with side effects: pg_cancel_backend, pg_terminate_backend, set_config, pg_sleep.
 
-Called by `planner` for every query: one whose select list has such a call is answered here, all others go on
-to `select`. The calls are no functions like the others: planning or describing them must do nothing, and
-inside an expression or a condition nobody could say how often they are called. In the select list of a query
-over system relations, or over none, it is once for each of its rows.
+`planner` calls this module for every query. A query whose select list has such a call is planned here; all
+others continue to `select`. These calls differ from other functions: planning or describing them must have no
+effect, and inside an expression or a condition the number of calls would be undefined. In the select list of
+a query over system relations, or over none, a call runs once for each row.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from tidemill.types.model import BOOL, TEXT, Column, SqlType
 if TYPE_CHECKING:
     from tidemill.engine.session.session import EngineSession
 
-# What a query with such calls may have beside its select list: with these its rows are what they seem.
+# The clauses that a query with such calls may have beside its select list: they keep the number of calls
+# defined.
 _ALLOWED = ("expressions", "kind", "from_", "joins", "where", "order", "limit", "offset", "with_")
 
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """One function. `call` takes the session and a value for each of `args`, None for NULL; what it gives may
-    be to be awaited."""
+    """One function. `call` takes the session and a value for each of `args`, None for NULL; its result may be
+    an awaitable."""
 
     args: tuple[exp.DType, ...]
     result: SqlType
@@ -52,7 +53,7 @@ class Acting:
 
 
 async def _sleep(s: EngineSession, seconds: float | None) -> str | None:
-    """A cancel and the statement's time-out end it; no thread waits."""
+    """A cancel and the statement's time-out end the sleep; it uses no thread."""
     if seconds is None:
         return None
     if seconds > 0:  # not of NaN
@@ -61,7 +62,7 @@ async def _sleep(s: EngineSession, seconds: float | None) -> str | None:
 
 
 async def _sleep_for(s: EngineSession, span: Mapping[str, int] | None) -> str | None:
-    """Months have 30 days."""
+    """An interval as seconds; months have 30 days."""
     if span is None:
         return None
     days = timedelta(days=30 * span["months"] + span["days"], microseconds=span["micros"])
@@ -105,8 +106,7 @@ for _function, _acting in _FUNCTIONS.items():
 
 @dataclass(frozen=True, slots=True)
 class SessionCall:
-    """One in a select list: at which place its value goes, and which columns of the query are its
-    arguments."""
+    """One call in a select list: the position of its value, and the query columns that are its arguments."""
 
     at: int
     function: Acting
@@ -115,7 +115,8 @@ class SessionCall:
 
 @dataclass(slots=True)
 class Computed:
-    """The one row of a query without relations that cannot be answered here, as `CatalogQueryPlan` has it."""
+    """The one row of a query without relations that cannot be evaluated here, with the interface of
+    `CatalogQueryPlan`."""
 
     query: QueryPlan
     reads = False
@@ -135,7 +136,8 @@ class Computed:
 
 @dataclass(slots=True)
 class ActingQuery:
-    """`query` has the first argument of each call in the place of the call, and the others behind all."""
+    """In `query` the first argument of each call replaces the call, and the other arguments are at the
+    end."""
 
     query: CatalogQueryPlan | Computed
     calls: Sequence[SessionCall]
@@ -168,7 +170,7 @@ class ActingQuery:
         return Rows(self.columns, stream(shown))
 
     async def _in_order(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        """Of a query without relations: what stands behind a call sees what it did."""
+        """For a query without relations: columns after a call see its effects."""
         table = await self.query.table(session, params)
         calls = {call.at: call for call in self.calls}
         shown: list[pa.Array] = []
@@ -219,7 +221,7 @@ def _named(tree: exp.Select) -> dict[int, str]:
 
 
 def _bare(item: exp.Expr) -> exp.Expr:
-    """Without its alias, and without the schema that all functions are in."""
+    """The call without its alias, and without the schema of built-in functions."""
     found = item.this if isinstance(item, exp.Alias) else item
     if isinstance(found, exp.Dot) and found.this.name == "pg_catalog":
         return found.expression
@@ -231,7 +233,7 @@ def _name(node: object) -> str:
 
 
 def _taken(tree: exp.Expr, at: int, name: str) -> SessionCall:
-    """The call with its arguments put in the places that they are read from."""
+    """The call with its arguments assigned to the columns that they are read from."""
     item = tree.expressions[at]
     function = _FUNCTIONS[name]
     given = [e.copy() for e in _bare(item).expressions]

@@ -1,8 +1,8 @@
-"""What the values of settings may be: each check gives the value as SHOW prints it, or raises.
+"""Checks of setting values: each check returns the value as SHOW prints it, or raises.
 
-Called by `variables` for whatever is set, with the setting's name as PostgreSQL spells it (`TimeZone`) for
-the words of the error, which are PostgreSQL's. What PostgreSQL refuses is 22023; what it would accept and
-Tidemill cannot do is 55P02 (`CannotChange`). Numbers are in `setting_numbers`.
+Called by `variables` for every SET, with the setting's name as PostgreSQL spells it (`TimeZone`), for the
+error texts, which are PostgreSQL's. A value that PostgreSQL refuses raises 22023. A value that it would
+accept and Tidemill cannot support raises 55P02 (`CannotChange`). Numbers are in `setting_numbers`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def boolean(name: str, value: str) -> str:
     raise InvalidValue(f'parameter "{name}" requires a Boolean value', sqlstate="22023")
 
 
-# Accepted in place of `on` and `off` where these are among the values, and not told.
+# Accepted in place of `on` and `off` where these are among the values, and not listed in hints.
 SWITCH = {"true": "on", "yes": "on", "1": "on", "false": "off", "no": "off", "0": "off"}
 
 
 def one_of(values: Sequence[str], hidden: Mapping[str, str] | None = None) -> Check:
-    """`hidden` are other spellings, which the hint does not tell, and what they mean."""
+    """`hidden` maps other spellings, which the hint does not list, to their values."""
 
     def check(name: str, value: str) -> str:
         v = value.lower()
@@ -70,7 +70,7 @@ def one_of(values: Sequence[str], hidden: Mapping[str, str] | None = None) -> Ch
 
 
 def only(accepted: str, known: Check) -> Check:
-    """One value is in effect; of the others `known` says which PostgreSQL would take."""
+    """Only one value is in effect; `known` checks which of the others PostgreSQL would accept."""
 
     def check(name: str, value: str) -> str:
         if known(name, value) != accepted:
@@ -87,7 +87,7 @@ def _cannot(name: str, value: str, supported: str) -> CannotChange:
 
 
 def nothing_else(accepted: str, detail: str) -> Check:
-    """The name of a thing, of which there is one; `detail` is of what there is not."""
+    """The name of an object of which only one exists; `detail` says what does not exist."""
 
     def check(name: str, value: str) -> str:
         if value != accepted:
@@ -97,7 +97,7 @@ def nothing_else(accepted: str, detail: str) -> Check:
     return check
 
 
-# Other encodings that PostgreSQL knows, letters and digits alone.
+# Other encodings that PostgreSQL knows, reduced to letters and digits.
 _ENCODINGS = re.compile(
     r"abc|alt|big5|euc(cn|jis2004|jp|kr|tw)|gb18030|gbk|iso8859\d{1,2}|johab|koi8[ru]?|latin\d{1,2}|mskanji"
     r"|muleinternal|shiftjis(2004)?|sjis|sqlascii|tcvn(5712)?|uhc|vscii|win(dows)?\d{3,4}|win"
@@ -105,7 +105,7 @@ _ENCODINGS = re.compile(
 
 
 def utf8(name: str, value: str) -> str:
-    """As PostgreSQL reads names of encodings, letters and digits count: asyncpg asks for `'utf-8'`, quotes
+    """As in PostgreSQL, only letters and digits of an encoding's name count: asyncpg sends `'utf-8'`, quotes
     included."""
     letters = re.sub(r"[^a-z0-9]", "", value.lower())
     if letters in ("utf8", "unicode"):
@@ -136,7 +136,7 @@ def _check_list(name: str, value: str) -> None:
         raise invalid(name, value, detail="List syntax is invalid.")
 
 
-# The key words of DateStyle that mean what there is, and those that mean something else.
+# The keywords of DateStyle that select the supported style, and those that select another.
 _DATES = re.compile(r"iso|mdy|us|noneuro.*|default")
 _OTHER_DATES = re.compile(r"sql|postgres.*|german.*|ymd|dmy|euro.*")
 
@@ -152,7 +152,7 @@ def datestyle(name: str, value: str) -> str:
 
 
 def float_digits(name: str, value: str) -> str:
-    """All positive values mean the shortest exact text; the others would round, which is not done here."""
+    """All positive values mean the shortest exact text; the others would round, which is not supported."""
     digits = integer(-15, 3)(name, value)
     if int(digits) <= 0:
         raise _cannot(name, value, "1, 2 and 3")
@@ -160,8 +160,8 @@ def float_digits(name: str, value: str) -> str:
 
 
 def timezone(name: str, value: str) -> str:
-    """A name in any case, a number of hours east of Greenwich, or as POSIX has it (`UTC+3`) hours west.
-    Offsets are kept by the name of their zone, which there is of whole hours only."""
+    """A name in any case, a number of hours east of Greenwich, or a POSIX form (`UTC+3`) in hours west.
+    Offsets are stored as zone names, which exist for whole hours only."""
     v = value.strip()
     if v.lower() in ("utc", "gmt", "z", "zulu", "etc/utc"):
         return "UTC"

@@ -1,8 +1,8 @@
-"""Numbers as settings have them, with and without units: whole numbers, floats, durations and sizes.
+"""Numbers in settings, with and without units: whole numbers, floats, durations and sizes.
 
-Called by `setting_checks` and `variables`. Reads what PostgreSQL reads (`parse_int` and `parse_real` of its
-guc.c): other bases, fractions that are rounded, spaces, units; gives the value as SHOW prints it, and raises
-PostgreSQL's errors.
+Called by `setting_checks` and `variables`. Reads the forms that PostgreSQL reads (`parse_int` and
+`parse_real` of its guc.c): other bases, fractions that are rounded, spaces, units. Returns the value as SHOW
+prints it, and raises PostgreSQL's errors.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _UNIT = re.compile(r"\s*(\S{1,3})\s*")
 
 @dataclass(frozen=True, slots=True)
 class SettingUnit:
-    """What a setting is measured in: `name` is the unit of its bare numbers."""
+    """The unit of a setting: `name` is the unit of a bare number."""
 
     name: str
     hint: str
-    # What one of each unit is in the setting's own, the greatest first.
+    # The size of each unit in the setting's own unit, the largest first.
     units: Mapping[str, float]
 
 
@@ -53,7 +53,7 @@ def invalid(name: str, value: str, hint: str | None = None, detail: str | None =
 
 
 def parse_integer(name: str, value: str, low: int, high: int, unit: SettingUnit | None = None) -> int:
-    """In the setting's own unit."""
+    """The value in the setting's own unit."""
     n, end = _whole(name, value)
     n = round(_converted(name, value, n, end, unit))  # half to even, as C's rint
     if high <= INT_MAX and not -INT_MAX - 1 <= n <= INT_MAX:
@@ -64,7 +64,7 @@ def parse_integer(name: str, value: str, low: int, high: int, unit: SettingUnit 
 
 
 def _whole(name: str, value: str) -> tuple[float, int]:
-    """The number that the text begins with, and where it ends."""
+    """The number at the start of the text, and the position of its end."""
     found = _WHOLE.match(value)
     if found is None and not value.startswith("."):
         raise invalid(name, value)
@@ -126,7 +126,7 @@ def integer(low: int, high: int, unit: SettingUnit | None = None) -> Callable[[s
 
 
 def shown(number: int, unit: SettingUnit | None) -> str:
-    """In the greatest unit of which it is a whole number."""
+    """The value in the largest unit of which it is a whole number."""
     if unit is None or number <= 0:
         return str(number)
     for name, size in unit.units.items():

@@ -1,18 +1,18 @@
-"""What a session keeps of statements: plans, as long as they are current, and texts that come again and again
-(`SELECT 1` of a pool, the query of a dashboard).
+"""The statements that a session keeps: current plans, and texts that occur repeatedly (`SELECT 1` of a pool,
+the query of a dashboard).
 
-Used by `session`. Promise: a plan that is kept gives the answer that a new one would give. Its key is
-everything that planning depends on beside the text and the types of the parameters:
+Used by `session`. Promises that a kept plan gives the same answer as a new one. Its key is everything that
+planning depends on besides the text and the types of the parameters:
 
 - the state of the catalog: names, columns, views, roles, privileges, system parameters;
-- the generation of the session's variables: database, search_path, role, time zone, own variables, SET LOCAL,
-  set_config, and what a rollback takes back of them;
+- the generation of the session's variables: database, search_path, role, time zone, custom variables, SET
+  LOCAL, set_config, and the changes that a rollback reverts;
 - whether the transaction is read-only, which current_setting('transaction_read_only') shows;
 - for EXECUTE the prepared statement that has the name now, for FETCH and MOVE the columns of the cursor that
   has the name now.
 
-What is none of these (the time, the rows of relations, other settings of the transaction, arguments) is asked
-when a plan runs, never when it is made. `tests/server/test_kept_statements.py` checks it.
+Everything else (the time, the rows of relations, other settings of the transaction, arguments) is read when a
+plan runs, never when it is made. `tests/server/test_kept_statements.py` checks this.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _ANALYSED = (
 
 
 class Basis(NamedTuple):
-    """What a plan was made from. Its parts are compared by identity or as numbers."""
+    """The inputs of a plan. Its parts are compared by identity or as numbers."""
 
     catalog: CatalogState
     variables: int
     read_only: bool
-    # What the name in the statement denoted: a `PreparedStatement`, or the columns of a cursor.
+    # The object that the statement's name denoted: a `PreparedStatement`, or the columns of a cursor.
     named: object
 
 
 class KeptStatement:
-    """What `PreparedStatement.statement` holds: the parsed statement, and its plan as long as that is
+    """The value of `PreparedStatement.statement`: the parsed statement, and its plan as long as that is
     current."""
 
     __slots__ = ("_basis", "_plan", "declared_types", "fixed", "param_types", "parsed")
@@ -64,17 +64,17 @@ class KeptStatement:
     def __init__(
         self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...], *, fixed: bool
     ) -> None:
-        """`fixed`: it was prepared, so that its client may know its columns and the types of its
+        """`fixed`: the statement was prepared, so its client may know its columns and the types of its
         parameters."""
         self.parsed = parsed  # None: the empty statement
-        # Of the parameters: what the client said, and what has been found out since.
+        # The types of the parameters: those that the client declared, and those inferred since.
         self.declared_types = self.param_types = types
         self.fixed = fixed
         self._plan: Plan | None = None
         self._basis: Basis | None = None
 
     def again(self, session: EngineSession, catalog: CatalogState) -> KeptStatement:
-        """Another of the same text, prepared anew; the plan is shared as long as it is current."""
+        """Another statement of the same text, prepared again; the plan is shared as long as it is current."""
         made = KeptStatement(self.parsed, self.declared_types, fixed=self.fixed)
         plan = self.plan(session, catalog)
         if plan is not None:
@@ -82,11 +82,11 @@ class KeptStatement:
         return made
 
     def basis(self, session: EngineSession, catalog: CatalogState) -> Basis:
-        """What a plan that is made now is made from."""
+        """The inputs of a plan that is made now."""
         return Basis(catalog, session.variables.generation, session.read_only, self._named(session))
 
     def plan(self, session: EngineSession, catalog: CatalogState) -> Plan | None:
-        """The plan that is kept, if it is current."""
+        """The kept plan, if it is current."""
         known = self._basis
         if (
             known is None
@@ -106,7 +106,7 @@ class KeptStatement:
 
     @property
     def planned(self) -> bool:
-        """Whether it was planned before: what a client may know of a `fixed` statement."""
+        """Whether it was planned before, so that a client may know the columns of a `fixed` statement."""
         return self._plan is not None
 
     def _named(self, session: EngineSession) -> object:
@@ -119,7 +119,7 @@ class KeptStatement:
 
     @property
     def follows_name(self) -> bool:
-        """EXECUTE and FETCH return what is behind the name when they run, whatever was there before."""
+        """The result of EXECUTE and FETCH depends on the object that the name denotes when they run."""
         return self.parsed is not None and isinstance(self.parsed.statement, ast.Execute | ast.Fetch)
 
     @property
@@ -128,7 +128,7 @@ class KeptStatement:
 
 
 def check_result(before: Sequence[Column] | None, now: Sequence[Column] | None) -> None:
-    """Of a prepared statement, whose client reads rows as they were described."""
+    """Checks the result of a prepared statement: its client reads rows as they were described."""
     if not same_result(before, now):
         raise ResultChanged
 
@@ -139,7 +139,7 @@ class StatementCache:
     __slots__ = ("_kept", "_seen")
 
     def __init__(self) -> None:
-        # The one used last is last. Made with the first text that comes twice.
+        # The most recently used is last. Created with the first text that occurs twice.
         self._kept: OrderedDict[Hashable, list[PreparedStatement]] | None = None
         self._seen: deque[int] | None = None
 
@@ -152,7 +152,7 @@ class StatementCache:
         return found
 
     def seen(self, text: Hashable, statements: list[PreparedStatement]) -> None:
-        """It was parsed. `text` may say more than the text: the types of its parameters."""
+        """Records that the text was parsed. The key `text` may include more: the types of its parameters."""
         mark = hash(text)
         if self._seen is None:
             self._seen = deque(maxlen=MAX_SEEN)

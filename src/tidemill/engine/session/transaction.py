@@ -1,9 +1,8 @@
-"""A session's transaction: what it may do next, what it has read, and what it will write.
+"""A session's transaction: its permitted next steps, its reads, and its pending writes.
 
-A transaction is read-only or write-only (the design's rule): all its reads happen at one time; its writes
-are buffered as updates and committed in one `txns` entry. UPDATE, DELETE and INSERT ... SELECT are writes
-that read: they remember which shards they read and when, and the commit is refused if one of them changed
-since.
+A transaction is read-only or write-only (the design's rule). All its reads use one time. Its writes are
+buffered as updates and committed in one `txns` entry. UPDATE, DELETE and INSERT ... SELECT are writes that
+read: they record which shards they read and when, and the commit is refused if one of them has changed since.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Mode(Enum):
-    """What the transaction has become by what it did; it never changes back."""
+    """The mode that the transaction's statements have determined; it never changes back."""
 
     OPEN = "open"
     READ = "read-only"
@@ -35,8 +34,7 @@ class Mode(Enum):
 class Transaction:
     """The state between BEGIN (or the first statement) and COMMIT (or `sync`)."""
 
-    # True between BEGIN and COMMIT; False for the transaction that a single statement or a pipeline opens
-    # by itself.
+    # True between BEGIN and COMMIT; False for the implicit transaction of a single statement or a pipeline.
     explicit: bool
     # now() and current_timestamp, fixed for the whole transaction.
     started: datetime
@@ -60,14 +58,14 @@ class Transaction:
     tables: dict[str, Table] = field(default_factory=dict)
     # Shards that a write depended on: they must not have changed after `read_ts` when it commits.
     reads: set[str] = field(default_factory=lambda: set[str]())
-    # What an implicit transaction has already committed by itself: whoever thinks of it as one is told when
-    # the rest is rolled back.
+    # What an implicit transaction has already committed independently. If the rest is rolled back, the client
+    # is informed.
     lasting: list[str] = field(default_factory=lambda: list[str]())
     # The marks that ROLLBACK TO can go back to, the oldest first.
     savepoints: list[SavedState] = field(default_factory=lambda: list["SavedState"]())
 
     def will_read(self) -> None:
-        """A SELECT (or anything else that returns rows at the transaction's time) is about to run."""
+        """Called before a SELECT (or another statement that returns rows at the transaction's time) runs."""
         if self.mode is Mode.WRITE:
             raise InvalidTransactionState(
                 "transaction in write-only mode",
@@ -77,7 +75,7 @@ class Transaction:
         self.mode = Mode.READ
 
     def will_write(self, verb: str) -> None:
-        """INSERT, UPDATE, DELETE, TRUNCATE or COPY FROM is about to run."""
+        """Called before INSERT, UPDATE, DELETE, TRUNCATE or COPY FROM runs."""
         if self.read_only:
             raise InvalidTransactionState(
                 f"cannot execute {verb} in a read-only transaction", sqlstate="25006"
@@ -103,7 +101,7 @@ class Transaction:
             self.writes.setdefault(table.shard, []).append(updates)
 
     def forget_writes(self) -> None:
-        """They were committed by themselves, or must be made anew at a later time."""
+        """The writes were committed independently, or must be made again at a later time."""
         self.writes.clear()
         self.tables.clear()
         self.reads.clear()
@@ -112,7 +110,7 @@ class Transaction:
         self.on_timelines.clear()
 
     def pending(self, shard_id: str) -> pa.Table | None:
-        """What this transaction has written to the shard so far."""
+        """The writes of this transaction to the shard so far."""
         tables = self.writes.get(shard_id)
         return pa.concat_tables(tables) if tables else None
 

@@ -1,8 +1,8 @@
-"""Settings of PostgreSQL that scripts and tools set out of habit, and that change no answer here.
+"""Settings of PostgreSQL that scripts and tools often set, and that change no answer here.
 
-`variables` makes session variables of them: values are checked as PostgreSQL checks them, kept and shown.
-Where a value would change what a statement does, only the one that is true here is accepted. A setting
-that is not listed stays unknown (42704).
+`variables` makes session variables of them: values are checked as in PostgreSQL, stored and shown. If another
+value would change the behaviour of a statement, only the value in effect is accepted. A setting that is not
+listed stays unknown (42704).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 MAX_FLOAT = sys.float_info.max
 
-# How a query is planned and run: Spark's affair. What functions and triggers need: there are none.
+# How a query is planned and run: Spark decides. Settings of functions and triggers: neither exists.
 BOOLEANS: Mapping[str, str] = {
     "check_function_bodies": "on",
     "default_transaction_deferrable": "off",

@@ -1,9 +1,9 @@
-"""Session variables and system parameters: what SET, SHOW, RESET and ALTER SYSTEM know.
+"""Session variables and system parameters, for SET, SHOW, RESET and ALTER SYSTEM.
 
-A variable has a name, a kind that checks and normalises values, a default, and flags: reported to the
-client when it changes (pgwire ParameterStatus), read-only, or accepted only at its fixed value because
-Tidemill has no other (a different value would silently not do what it says). System parameters are the
-defaults of an environment: they live in the catalog and `mz_system` changes them.
+A variable has a name, a kind that checks and normalises values, a default, and flags: reported to the client
+when it changes (pgwire ParameterStatus), read-only, or accepted only at its fixed value because Tidemill
+supports no other (a different value would have no effect, silently). System parameters are the defaults of an
+environment: they are stored in the catalog, and `mz_system` changes them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Variable:
         return REPORTED_NAMES.get(self.name, self.name)
 
     def checked(self, value: str) -> str:
-        """The value as SHOW prints it; raises where it cannot be."""
+        """The value as SHOW prints it; raises if it is invalid."""
         return self.check(self.shown, value)
 
 
@@ -89,7 +89,7 @@ def _unused() -> Iterator[Variable]:
 
 
 def _only() -> Iterator[tuple[str, tuple[str, Callable[[str, str], str]]]]:
-    """Another value would do something that is not done here."""
+    """Any other value would require behaviour that is not supported."""
     quotes = one_of(("safe_encoding", "on", "off"), SWITCH)
     yield "array_nulls", ("on", only("on", boolean))
     yield "backslash_quote", ("safe_encoding", only("safe_encoding", quotes))
@@ -205,7 +205,7 @@ _SESSION = [
     *_unused(),
 ]
 
-# Without ALTER SYSTEM SET it is what the server was started with (`--retain-history`).
+# Without ALTER SYSTEM SET, the value of the server's option `--retain-history`.
 RETAIN_PARAMETER = "default_retain_history"
 
 _SYSTEM = [
@@ -267,7 +267,7 @@ ALIASES = {
     "schema": "search_path",
 }
 
-# Those whose value is a list.
+# The variables whose value is a list.
 _LISTS = frozenset({"datestyle", "search_path"})
 
 SESSION_VARIABLES: Mapping[str, Variable] = {v.name: v for v in _SESSION}
@@ -283,8 +283,7 @@ _OWN_NAME = re.compile(r"[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)+")
 
 
 class VariableRow(NamedTuple):
-    """A variable of a session: what it is, what it is if nobody says anything (`boot`), and what RESET makes
-    of it."""
+    """A variable of a session: its value, its built-in default (`boot`), and its RESET value."""
 
     name: str
     setting: str
@@ -309,16 +308,16 @@ class Variables:
     ) -> None:
         # Variables whose value follows from others.
         self._computed = dict(computed or {})
-        # What the client asked for at start: RESET goes back to it.
+        # The client's start-up settings: RESET restores them.
         self._asked = dict(initial)
-        # What was set since. (Thousands of sessions have nothing here: each has room for little.)
+        # The values set since. (With thousands of sessions, most are empty: each must be small.)
         self._values: dict[str, str] = {}
         self._local: dict[str, str] = {}
         self._own: dict[str, Variable] = {}
         # Values when the transaction began, for a rollback. The very same object as long as nothing was set:
         # `_values` is never changed, only replaced.
         self._saved: dict[str, str] | None = None
-        # Goes up whenever a value may have changed: plans made before are made anew.
+        # Incremented whenever a value may have changed: earlier plans are made again.
         self.generation = 0
 
     def find(self, name: str) -> Variable:
@@ -329,7 +328,7 @@ class Variables:
         return variable
 
     def _make(self, name: str) -> None:
-        """A variable of the application's own, which there is once it was set: its name has a dot in it."""
+        """A custom variable, which exists once it was set: its name has a dot in it."""
         key = name.lower()
         if "." not in key or key in self._own:
             return
@@ -344,14 +343,14 @@ class Variables:
         self._own[key] = Variable(key, "", text, "")
 
     def start_own(self, name: str, value: str) -> None:
-        """A variable of the application's own that the client gave when it connected."""
+        """A custom variable that the client set when it connected."""
         self._make(name)
         self._asked[name.lower()] = value
 
     def get(self, name: str) -> str:
         if (compute := self._computed.get(name)) is not None:
             return compute()
-        # Asked some times for each statement: no calls here.
+        # Read several times for each statement: no calls here.
         found = self._local.get(name)
         if found is None:
             found = self._values.get(name)
@@ -409,7 +408,7 @@ class Variables:
         self._saved = None
 
     def take_back(self) -> None:
-        """What the transaction has set."""
+        """Reverts the settings of the transaction."""
         if self._saved is not None and self._saved != self._values:
             self._values = self._saved
             self.generation += 1
@@ -457,7 +456,7 @@ class Variables:
 
 
 def setting_text(name: str, values: Sequence[str]) -> str:
-    """What SET is given, as the variable keeps it: schemas are names, each by itself."""
+    """The value of SET, as the variable stores it: schemas are names, one by one."""
     known = ALIASES.get(name.lower(), name.lower())
     if len(values) > 1 and known not in _LISTS:
         raise InvalidValue(f"SET {known} takes only one argument", sqlstate="22023")
