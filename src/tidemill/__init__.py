@@ -1,6 +1,6 @@
 """Tidemill: streams of changes in, consistent tables out, one tick at a time.
 
-`tidemill.connect(url)` is the client library's (`tidemill.client`), which is loaded when it is called.
+`tidemill.connect(url)` is from the client library (`tidemill.client`), which is imported on the first call.
 """
 
 from __future__ import annotations

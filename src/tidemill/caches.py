@@ -1,8 +1,8 @@
-"""The switch of the caches between statements: plans, catalog rows, encodings, compiled patterns.
+"""The switch for the caches that outlive a statement: plans, catalog rows, encodings, compiled patterns.
 
-A cache must not change an answer. Tests start one server with `TIDEMILL_TEST_CACHES=off` in its environment
-and one without, and compare their replies message by message. It is no setting for users: a server without
-caches is slow and nothing else. `docs/architecture.md` lists the caches.
+A cache must not change a result. Tests start one server with `TIDEMILL_TEST_CACHES=off` and one without, and
+compare their replies message by message. It is not a setting for users, because a server without caches is
+only slower. `docs/architecture.md` lists the caches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENABLED = os.environ.get("TIDEMILL_TEST_CACHES") != "off"
 
 
 def cached(maxsize: int) -> Callable[[F], F]:
-    """As `functools.lru_cache`, for functions whose result follows from their arguments alone."""
+    """Like `functools.lru_cache`, for functions whose result depends only on their arguments."""
 
     def decorate(function: F) -> F:
         return functools.lru_cache(maxsize)(function) if ENABLED else function  # pyright: ignore[reportReturnType]

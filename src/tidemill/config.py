@@ -1,9 +1,9 @@
-"""Every setting of the server, in one place, each with its meaning.
+"""The settings of the server, all in one place, each with its meaning.
 
-A setting has one name. `--data-dir x`, `TIDEMILL_DATA_DIR=x` and `data_dir = "x"` in the TOML file of
-`--config` mean the same, and the earlier of the three wins. `load` reads all three, refuses names it does
-not know (with the nearest one as a hint), checks that the settings fit together and returns a `Config`. The
-command line, docs/configuration.md and the tests take names, defaults and help from here.
+Each setting has one name. `--data-dir x`, `TIDEMILL_DATA_DIR=x`, and `data_dir = "x"` in the TOML file of
+`--config` mean the same; the first of these that is given wins. `load` reads all three, rejects unknown names
+(with the nearest name as a hint), checks that the settings fit together, and returns a `Config`. The command
+line, docs/configuration.md and the tests take names, defaults and help texts from here.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tidemill.config_values import LOCAL_CLUSTER, LOCAL_MASTER, Address
 from tidemill.errors import TidemillError
 
 ENV_PREFIX = "TIDEMILL_"
-# Names under the prefix that are no settings: where the file is, and what only tests set.
+# Names with the prefix that are not settings: the path of the file, and variables that only tests set.
 ENV_RESERVED = frozenset({"TIDEMILL_CONFIG", "TIDEMILL_FAILPOINTS", "TIDEMILL_REWRITE"})
 ENV_TEST_PREFIX = "TIDEMILL_TEST_"
 
 
 class ConfigError(TidemillError):
-    """A setting that is unknown, malformed or does not fit the others."""
+    """A setting that is unknown, malformed, or in conflict with others."""
 
     sqlstate = "F0000"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is known of one setting beside its name and default. `metavar` is the shape that a value has in
-    text. A secret has no flag (other users of the machine can read a command line) and is never printed."""
+    """The properties of one setting besides its name and default. `metavar` is the form of a value as text. A
+    secret has no flag, because other users of the machine can read command lines, and is never printed."""
 
     help: str
     parse: Callable[[str], Any]
@@ -42,7 +42,7 @@ class Setting:
     group: str
     secret: bool = False
     show: Callable[[Any], str] = str
-    # The flag may be given several times, and its values are joined.
+    # The flag may be repeated; its values are joined.
     repeatable: bool = False
 
 
@@ -330,7 +330,8 @@ class Config:
 
     @property
     def spark_is_remote(self) -> bool:
-        """Spark's tasks may run on other machines. (local-cluster starts its executors on this one.)"""
+        """Whether Spark's tasks may run on other machines. (local-cluster starts its executors on
+        this one.)"""
         master = self.spark_master
         return LOCAL_MASTER.fullmatch(master) is None and LOCAL_CLUSTER.fullmatch(master) is None
 
@@ -348,7 +349,7 @@ class Config:
         return {name: value for name, value in named.items() if value}
 
     def describe(self) -> dict[str, str]:
-        """Each setting as text, for logs; secrets are masked."""
+        """Each setting as text, for logs. Secrets are masked."""
         out: dict[str, str] = {}
         for name, setting in SETTINGS.items():
             value = getattr(self, name)
@@ -373,7 +374,8 @@ def load(
     environ: Mapping[str, str] | None = None,
     config_file: str | None = None,
 ) -> Config:
-    """Read flags (by setting name; None = not given), environment and file, in that order of precedence."""
+    """Read flags (by setting name; None = not given), the environment and the file, in this order of
+    precedence."""
     environ = os.environ if environ is None else environ
     config_file = config_file or environ.get("TIDEMILL_CONFIG") or None
     found: dict[str, Any] = {"data_dir": values.data_dir(DEFAULTS["data_dir"])}
@@ -400,8 +402,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         if name is not None:
             found[name] = _parse(name, value, variable)
             continue
-        # Not every unknown variable is ours to refuse: Kubernetes sets TIDEMILL_PORT and the like for a
-        # service of this name. One that is nearly a setting is a slip that would otherwise be silent.
+        # Unknown variables are not an error in general: Kubernetes sets TIDEMILL_PORT and the like for a
+        # service of this name. A near miss of a setting is a typing error that would otherwise be silent.
         if difflib.get_close_matches(variable, known, n=1, cutoff=0.85):
             raise _unknown(variable, list(known), "environment variable")
     return found
@@ -430,8 +432,8 @@ def _unknown(name: str, known: list[str], what: str) -> ConfigError:
 
 
 def _parse(name: str, value: object, origin: str) -> Any:
-    """One value from text, or from TOML's own booleans, numbers, lists of text and tables where they say the
-    same."""
+    """One value from text, or from a boolean, number, list of strings or table of TOML with the
+    same meaning."""
     setting = SETTINGS[name]
     if isinstance(value, bool):
         text = values.show_boolean(value)

@@ -1,6 +1,7 @@
-"""The kinds of values that settings have: from the text of a flag, a variable or the file, and back to text.
+"""The value types of settings: parsers from text of a flag, a variable or the file, and the way back.
 
-Called by `config` alone. A parser raises ValueError with what it expected; `config` says of which setting.
+Called by `config` only. A parser raises ValueError with the form that it expected; `config` adds the name of
+the setting.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
-# Masters whose tasks run on this machine: in Spark's own process (threads), and in processes beside it
-# (workers, cores of each, megabytes of each).
+# Masters with tasks on this machine: in Spark's own process (threads), and in separate processes (workers,
+# cores of each, megabytes of each).
 LOCAL_MASTER = re.compile(r"local(?:\[ *(\*|[1-9][0-9]*) *(?:, *[0-9]+ *)?\])?")
 LOCAL_CLUSTER = re.compile(r"local-cluster\[ *([1-9][0-9]*) *, *([1-9][0-9]*) *, *([1-9][0-9]*) *\]")
 # Keys of Spark settings whose values are not shown.
@@ -21,7 +22,7 @@ HUSH = re.compile(r"secret|password|token|access\.?key|credential", re.IGNORECAS
 
 
 class Address(NamedTuple):
-    """Where to listen. Port 0 lets the system choose."""
+    """An address to listen on. With port 0 the system chooses the port."""
 
     host: str
     port: int
@@ -31,7 +32,8 @@ class Address(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Only this machine can connect. Names but localhost count as not: what they mean may change."""
+        """Whether only this machine can connect. Names other than localhost are not loopback: what they
+        resolve to may change."""
         if self.host == "localhost":
             return True
         try:
@@ -96,7 +98,7 @@ def size_or_none(value: str) -> str:
 
 
 def size_bytes(value: str) -> int:
-    """Of what `memory` and `size_or_none` take."""
+    """The size in bytes of a value of `memory` or `size_or_none`."""
     shift = {"k": 10, "m": 20, "g": 30}.get(value[-1])
     return 0 if shift is None else int(value[:-1]) << shift
 
@@ -125,8 +127,8 @@ def master(value: str) -> str:
 
 
 def spark_conf(value: str) -> tuple[tuple[str, str], ...]:
-    """KEY=VALUE, several separated by commas. A value may hold commas, since only what follows one and looks
-    like the next key ends it. Of a key that comes twice the later counts."""
+    """KEY=VALUE, several separated by commas. A value may contain commas: it ends only at a comma that is
+    followed by the next key. If a key is repeated, the last value wins."""
     found: dict[str, str] = {}
     for item in re.split(r",(?=\s*spark\.[^\s=,]+=)", value) if value.strip() else ():
         key, equals, text = item.strip().partition("=")
@@ -143,7 +145,7 @@ def show_spark_conf(value: tuple[tuple[str, str], ...]) -> str:
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """A table of TOML as KEY=VALUE, whether its keys are quoted or dotted (then it is tables in tables)."""
+    """A TOML table as KEY=VALUE items, for quoted keys and for dotted ones (nested tables)."""
     out: list[str] = []
     for key, value in table.items():
         if isinstance(value, dict):

@@ -1,10 +1,10 @@
-"""Errors a person can act on, in PostgreSQL's manner.
+"""The errors of Tidemill, in PostgreSQL's form.
 
-Every error that leaves a layer on purpose is a `TidemillError`: a primary text (one line, lower case, no
-full stop), an optional detail (what was found), an optional hint (what to do), an SQLSTATE, and a position
-in the statement where one is known. `transient` says that the same call may succeed later. Writes add
-whether they may have happened (`persist.outcome`). Anything else that escapes is a bug and is reported as
-XX000.
+Every deliberate error that leaves a layer is a `TidemillError`. It has a primary text (one line, lower case,
+no full stop), an optional detail (what was found), an optional hint (what to do), an SQLSTATE, and a position
+in the statement if one is known. `transient` means that the same call may succeed later. Errors of writes
+also say whether the write may have happened (`persist.outcome`). Any other exception that escapes is a bug
+and is reported as XX000.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What an error is about, by name, for programs that do not read its text: PostgreSQL's fields s, t, c, d
-    and n. Only errors that PostgreSQL gives them to have it."""
+    """The object of an error by name, for programs that do not parse its text: PostgreSQL's fields s, t, c, d
+    and n. Set only for errors for which PostgreSQL sets it."""
 
     schema: str | None = None
     table: str | None = None
@@ -25,12 +25,12 @@ class About:
 
 
 class TidemillError(Exception):
-    """Base of all deliberate errors; subclasses set `sqlstate` (and `transient`) once for all their
+    """The base of all deliberate errors. Subclasses set `sqlstate` (and `transient`) for all their
     instances."""
 
     sqlstate: str = "XX000"
     transient: bool = False
-    # PostgreSQL's field R, for the errors that drivers know by it.
+    # PostgreSQL's field R, for errors that drivers recognize by it.
     routine: str | None = None
 
     def __init__(
@@ -50,9 +50,9 @@ class TidemillError(Exception):
         self.hint = hint
         if sqlstate is not None:
             self.sqlstate = sqlstate
-        # 1-based character offset into the statement's text, as PostgreSQL's ErrorResponse field P wants it.
+        # 1-based character offset into the statement's text, as in field P of PostgreSQL's ErrorResponse.
         self.position = position
-        # Where it happened, if not in the statement's text: the line of a COPY's data. PostgreSQL's field W.
+        # The place, if it is not in the statement's text: the line of a COPY's data. PostgreSQL's field W.
         self.context = context
         self.about = about
 
@@ -68,8 +68,8 @@ class TidemillError(Exception):
 
 
 class ResultChanged(TidemillError):
-    """A prepared statement would return other columns than its client was told. asyncpg, pgjdbc and Rails
-    prepare it again when they see the routine."""
+    """A prepared statement would return columns other than those described to its client. asyncpg, pgjdbc and
+    Rails prepare it again when they see the routine."""
 
     sqlstate = "0A000"
     routine = "RevalidateCachedQuery"
@@ -79,20 +79,20 @@ class ResultChanged(TidemillError):
 
 
 class SyntaxError_(TidemillError):
-    """The statement is not in the grammar."""
+    """The statement does not match the grammar."""
 
     sqlstate = "42601"
 
 
 class UndefinedObject(TidemillError):
-    """A name that resolves to nothing; callers pass the precise SQLSTATE (42P01 table, 42703 column, 42883
+    """A name that does not resolve. Callers pass the precise SQLSTATE (42P01 table, 42703 column, 42883
     function, 3F000 schema, 42704 other)."""
 
     sqlstate = "42704"
 
 
 class DuplicateObject(TidemillError):
-    """A name that is taken (42P07 relation, 42701 column, 42P06 schema, 42P04 database)."""
+    """A name that already exists (42P07 relation, 42701 column, 42P06 schema, 42P04 database)."""
 
     sqlstate = "42710"
 
@@ -110,15 +110,15 @@ class DatatypeMismatch(TidemillError):
 
 
 class Unsupported(TidemillError):
-    """Valid PostgreSQL that Tidemill does not do; the text names the feature, the hint what to use
-    instead."""
+    """Valid PostgreSQL that Tidemill does not support. The text names the feature, the hint an
+    alternative."""
 
     sqlstate = "0A000"
 
 
 class InvalidValue(TidemillError):
-    """Text or bytes that are no value of the type (22P02), out of range (22003), too long (22001), bad date
-    (22007/22008)."""
+    """Text or bytes that are not a valid value of the type (22P02), out of range (22003), too long (22001),
+    or a bad date (22007/22008)."""
 
     sqlstate = "22P02"
 
@@ -128,7 +128,7 @@ class NotNullViolation(TidemillError):
 
 
 class LimitExceeded(TidemillError):
-    """A named limit was hit; the primary text names the limit and its value (54000 program limit, 53000
+    """A limit was exceeded. The primary text names the limit and its value (54000 program limit, 53000
     resources)."""
 
     sqlstate = "54000"
@@ -139,7 +139,7 @@ class InvalidTransactionState(TidemillError):
 
 
 class SerializationFailure(TidemillError):
-    """The transaction read something that changed before it committed; run it again."""
+    """Data that the transaction read has changed before its commit; run it again."""
 
     sqlstate = "40001"
     transient = True
@@ -150,32 +150,31 @@ class QueryCanceled(TidemillError):
 
 
 class Unavailable(TidemillError):
-    """A part that is needed is not there now (still starting, disk full, store unreachable)."""
+    """A required part is not available at present (still starting, disk full, store unreachable)."""
 
     sqlstate = "57P03"
     transient = True
 
 
 class DataCorrupted(TidemillError):
-    """A shard's log or part is missing, truncated or not what the log says."""
+    """The log or a part of a shard is missing, truncated, or different from what the log says."""
 
     sqlstate = "XX001"
 
 
 class Internal(TidemillError):
-    """An invariant that does not hold. Raised always, in production too."""
+    """A violated invariant. Always raised, also in production."""
 
     sqlstate = "XX000"
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the client should know that is no error; `severity` is NOTICE, WARNING, INFO, LOG or
-    DEBUG."""
+    """A message to the client that is not an error. `severity` is NOTICE, WARNING, INFO, LOG or DEBUG."""
 
     text: str
     severity: str = "NOTICE"
-    sqlstate: str = ""  # as PostgreSQL has it where nothing is said: 01000 of a warning, else 00000
+    sqlstate: str = ""  # PostgreSQL's default: 01000 for a warning, otherwise 00000
     detail: str | None = None
     hint: str | None = None
 

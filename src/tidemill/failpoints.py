@@ -1,10 +1,10 @@
-"""Named places where a test makes the process fail.
+"""Failpoints: named places where a test makes the process fail.
 
 `hit("persist.part.written")` does nothing unless the environment variable `TIDEMILL_FAILPOINTS` (or `arm`)
-names it: `name=action[@n][;...]`, where `n` is the n-th hit (default 1) and the action is `kill` (SIGKILL
-to this process), `error` (raises `FailpointError`), `eio` / `enospc` (raises that OSError) or
-`sleep:<seconds>`. Every name is listed in `NAMES` with what was done just before it, so that a test can go
-through all of them; hitting an unknown name is a bug.
+names it: `name=action[@n][;...]`. `n` is the n-th hit (default 1). The action is `kill` (SIGKILL to this
+process), `error` (raises `FailpointError`), `eio` / `enospc` (raises that OSError) or `sleep:<seconds>`.
+`NAMES` lists every name and the step just before it, so that a test can visit all of them. Hitting an unknown
+name is a bug.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Armed:
 
     def __init__(self, action: str, left: int) -> None:
         self.action = action
-        self.left = left  # hits until it fires; it fires once
+        self.left = left  # the hits left until it fires; it fires once
 
 
 _armed: dict[str, _Armed] = {}
@@ -41,7 +41,7 @@ def register(name: str, after: str) -> str:
 
 
 def arm(spec: str) -> None:
-    """Replace what is armed by `spec` ("" disarms everything)."""
+    """Replace all armed failpoints by `spec` ("" disarms everything)."""
     with _lock:
         _armed.clear()
         for item in filter(None, (s.strip() for s in spec.split(";"))):
@@ -51,7 +51,7 @@ def arm(spec: str) -> None:
 
 
 def hit(name: str) -> None:
-    """Call at the place; costs one dictionary test when nothing is armed."""
+    """Fail here if the failpoint is armed. Costs one dictionary lookup when nothing is armed."""
     if not _armed:
         return
     if name not in NAMES:

@@ -1,7 +1,7 @@
-"""The one folder below which statements may name files (the setting `files_root`).
+"""The restriction of statements to files below one folder (the setting `files_root`).
 
-Called with every path of a statement, when it is planned and again whenever it is opened: links may have
-changed meanwhile. What lies elsewhere, by whatever way, is refused.
+Called with every path of a statement, when the statement is planned and again when the path is opened,
+because links may have changed meanwhile. A path that resolves to a place outside the folder is refused.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tidemill.errors import InvalidValue, Unsupported
 
 
 def below_root(root: str, path: str) -> Path:
-    """The path (absolute, or from `root` on), with all links followed. Raises where it is not below the root,
-    or where there is none."""
+    """The path (absolute, or relative to `root`) with all links resolved. Raises if it is not below the root,
+    or if no root is set."""
     if not root:
         raise Unsupported(
             "FILES is not possible: no folder is configured for it",

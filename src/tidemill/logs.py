@@ -1,9 +1,9 @@
-"""How the server logs: for people on a terminal, for machines with `--log-format json`.
+"""The logging of the server: for people on a terminal, for machines with `--log-format json`.
 
-`setup` is called once, by the command line. Everybody else takes `logging.getLogger("tidemill.<layer>")`
-(the module's `__name__` will do) and writes one line per event. What matters to a machine goes into
-`extra={"fields": {...}}`: it becomes `key=value` at the end of the line, or keys of the JSON object.
-Statements' text and values are not logged above DEBUG, secrets never.
+The command line calls `setup` once. All other code uses `logging.getLogger("tidemill.<layer>")` (or the
+module's `__name__`) and writes one line per event. Machine-readable data goes into `extra={"fields": {...}}`.
+It becomes `key=value` at the end of the line, or keys of the JSON object. The text and values of statements
+are never logged above DEBUG, and secrets never at all.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, TextIO
 
 from tidemill.errors import TidemillError
 
-# Libraries whose INFO is noise here. py4j logs every call at DEBUG, secrets of its gateway included: never
-# below WARNING.
+# Libraries whose INFO messages are noise here. py4j logs every call at DEBUG, including the secrets of its
+# gateway, so it must never be set below WARNING.
 _QUIET = ("py4j", "pyspark", "uvicorn", "asyncio")
 _LEVELS = {"DEBUG": "debug", "INFO": "info", "WARNING": "warn", "ERROR": "error", "CRITICAL": "fatal"}
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 
 
 def setup(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
-    """Send all logging of this process to `stream` (standard error). May be called again to change the
-    form."""
+    """Send all logs of this process to `stream` (standard error). May be called again to change the
+    format."""
     out: TextIO = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(out)
     if log_format == "json":
@@ -52,8 +52,8 @@ def _error(record: logging.LogRecord) -> BaseException | None:
 
 
 class TextFormatter(logging.Formatter):
-    """`12:00:00.123 info  engine    message key=value`; a deliberate error is shown as its text, a bug with
-    its trace."""
+    """`12:00:00.123 info  engine    message key=value`. A deliberate error is shown as its text, a bug with
+    its traceback."""
 
     def __init__(self, *, colour: bool) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ts (RFC 3339, UTC), level, logger, message, then the fields, then error and
+    """One JSON object per line: ts (RFC 3339, UTC), level, logger, message, then the fields, then error and
     trace."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -112,8 +112,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def _one_line(text: str) -> str:
-    """A message may carry what a client sent: line breaks and control characters must not forge other log
-    lines."""
+    """Escape line breaks and control characters: a message may contain text of a client, which must not forge
+    log lines."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

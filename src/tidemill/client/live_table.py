@@ -13,12 +13,12 @@ from tidemill.client.subscription import Following
 
 
 class LiveTable(Following, LiveState):
-    """A relation or query in memory, as it is at one complete time, and then at the next.
+    """A relation or query in memory, always as of one complete time.
 
-    Three ways to keep it going: iterate over it (each round is one time at which something changed), `run()`
-    it with callbacks, or `start()` it on a thread of its own. Whichever it is, `on_snapshot(table)` is called
-    when the first snapshot is complete, and `on_update(table, changes)` after each time at which something
-    changed; never in between. All that reads (`arrow`, `rows()`, `get()`, `len()` ...) may be called from any
+    It can be driven in three ways: iterate over it (each round is one time with changes), call `run()` with
+    callbacks, or call `start()` to use a separate thread. In each case `on_snapshot(table)` is called when
+    the first snapshot is complete, and `on_update(table, changes)` after each time with changes, never
+    between them. All methods that read (`arrow`, `rows()`, `get()`, `len()` ...) may be called from any
     thread.
     """
 
@@ -35,7 +35,7 @@ class LiveTable(Following, LiveState):
         self._on_snapshot = on_snapshot
         self._on_update = on_update
         self._thread: threading.Thread | None = None
-        # The first snapshot is there, or it ended before.
+        # Set when the first snapshot is complete, or when the table ended earlier.
         self._begun = threading.Event()
         self._error: BaseException | None = None
 
@@ -43,7 +43,7 @@ class LiveTable(Following, LiveState):
         return self
 
     def __iter__(self) -> Iterator[Changes]:
-        """What changed, time by time, the snapshot first; callbacks are called before each round."""
+        """Yield the changes of each time, the snapshot first. Callbacks are called before each round."""
         while (changes := self._next()) is not None:
             if changes.snapshot:
                 self._begun.set()
@@ -54,12 +54,12 @@ class LiveTable(Following, LiveState):
             yield changes
 
     def run(self) -> None:
-        """Until it is closed, or ends by itself (a constant relation)."""
+        """Run until the table is closed, or ends because the relation is constant."""
         for _ in self:
             pass
 
     def start(self) -> LiveTable:
-        """Run on a thread of its own. What goes wrong there is raised by `wait()` and `join()`."""
+        """Run on a separate thread. `wait()` and `join()` raise its errors."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tidemill-live-table", daemon=True)
             self._thread.start()
@@ -67,18 +67,18 @@ class LiveTable(Following, LiveState):
 
     @property
     def running(self) -> bool:
-        """Whether a thread that was started still follows."""
+        """Whether the thread of `start()` is still running."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until the first snapshot is complete; whether it is. For a table that was started."""
+        """Wait for the first snapshot of a started table; return whether it is complete."""
         self._begun.wait(timeout)
         if self._error is not None:
             raise self._error
         return self.time is not None
 
     def join(self, timeout: float | None = None) -> None:
-        """Until it has ended; raises what ended it."""
+        """Wait for the end of the thread; raise the error that ended it."""
         if self._thread is not None:
             self._thread.join(timeout)
         if self._error is not None:

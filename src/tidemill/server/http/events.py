@@ -1,20 +1,21 @@
-"""A subscription as server-sent events: pure, from batches to the text of the stream.
+"""A subscription as server-sent events: encodes batches as the text of the stream. Pure.
 
-The batches are those of a SUBSCRIBE with PROGRESS. Events, each with `data` in JSON:
+The batches are those of a SUBSCRIBE with PROGRESS. The events, each with `data` in JSON:
 
 | event | id | data |
 | --- | --- | --- |
-| columns | | what a row's values are, and which of them the key; first on each connection |
-| snapshot | progress | `{"time", "rows"}`: the relation as it was then. Replaces all that was told before |
-| changes | progress | `{"time", "rows"}`: what changed at that time |
-| progress | progress | `{"time"}`: all times before it are complete; only where it was asked for |
+| columns | | the columns of a row, and which of them form the key; first on each connection |
+| snapshot | progress | `{"time", "rows"}`: the relation at that time. Replaces all earlier rows |
+| changes | progress | `{"time", "rows"}`: the changes at that time |
+| progress | progress | `{"time"}`: all times before it are complete; only if requested |
 | notice | | as on the SQL port |
-| error | | the reason of the end: `{"message", "code", ...}` |
-| end | progress | `{"time"}`: UP TO was reached, or nothing will ever change |
+| error | | why the stream ends: `{"message", "code", ...}` |
+| end | progress | `{"time"}`: UP TO was reached, or nothing can change any more |
 
-A time is one event, sent when it is complete. One that is larger than a block comes in several, all but the
-last with `"more": true` and without an id. An id p says that all times before p were told, and is never given
-for less: whoever comes back with it and is told the changes from p on has no gap and no repeat.
+Each time is one event, sent when the time is complete. A time larger than a block is sent as several events;
+all but the last have `"more": true` and no id. An id p means that all times before p were sent, and no event
+carries an id earlier than that. A client that reconnects with p receives the changes from p on, without gaps
+or repeats.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ import pyarrow as pa
 from tidemill.server.http.values import MAX_SAFE_INTEGER, joined, rows_of
 from tidemill.types.model import Column
 
-# mz_timestamp and mz_progressed: in the event, not in its rows.
+# mz_timestamp and mz_progressed: part of the event, not of its rows.
 _HEAD = 2
 
 
 def runs(batch: pa.RecordBatch) -> list[tuple[int, int, int, bool]]:
-    """(first row, rows, time, whether they are progress rows): the batch cut where one of the two changes."""
+    """(first row, rows, time, whether they are progress rows): the batch, cut where the time or the kind of
+    row changes."""
     if not batch.num_rows:
         return []
     times: Any = batch.column(0).to_numpy()
@@ -49,8 +51,7 @@ def runs(batch: pa.RecordBatch) -> list[tuple[int, int, int, bool]]:
 
 
 class RunRows:
-    """Encodes a block of rows: those of each run as `[..],[..]`, a line for each run. JSON has no line breaks
-    within."""
+    """Encodes a block of rows: each run is one line `[..],[..]`. The JSON contains no line breaks."""
 
     __slots__ = ("__weakref__", "_columns")
 
@@ -67,17 +68,18 @@ class RunRows:
 
 
 class Events:
-    """One stream. Every method returns text that is ready to be sent."""
+    """One stream. Every method returns text that is ready to send."""
 
     def __init__(self, *, snapshot: bool, progress: bool) -> None:
-        """`snapshot`: the first time's rows are the relation itself. `progress`: tell of it as events."""
+        """`snapshot`: the rows of the first time are the relation itself. `progress`: also send progress
+        events."""
         self._progress = progress
         self._snapshot = snapshot
-        # The subscription's AS OF; None before its first row, which tells it.
+        # The AS OF of the subscription; None before its first row, which contains it.
         self._as_of: int | None = None
-        # All times before it were told; None before that can be said.
+        # All times before it were sent; None while that is unknown.
         self.frontier: int | None = None
-        # Rows of a time of which it is not known yet whether there are more.
+        # Rows of a time that may have more rows.
         self._held: tuple[int, bytes] | None = None
 
     def begin(self, columns: Sequence[Column], keys: Sequence[str], retry_ms: int) -> bytes:
@@ -86,7 +88,7 @@ class Events:
         return b"retry: %d\n" % retry_ms + _event("columns", said)
 
     def rows(self, batch: pa.RecordBatch, encoded: memoryview) -> bytes:
-        """What a block and its `RunRows` make known."""
+        """The events for a block and its encoding by `RunRows`."""
         pieces: list[bytes] = []
         lines = bytes(encoded).split(b"\n")
         for (_, count, time, progressed), line in zip(runs(batch), lines, strict=True):
@@ -98,8 +100,7 @@ class Events:
         return b"".join(pieces)
 
     def heartbeat(self) -> bytes:
-        """A comment; and what a client that is lost now should come back with, for time goes on although
-        nothing changes."""
+        """A comment. Also the id for a reconnect, since time advances although nothing changes."""
         if self.frontier is None or self._held is not None:
             return b": alive\n\n"
         return b": alive\nid: %d\n\n" % self.frontier
@@ -121,13 +122,13 @@ class Events:
         held = self._held
         self._held = (time, rows)
         if held is not None:
-            # Times come in order: what is followed by a later one is complete.
+            # Times are ordered: a time is complete when a later one follows.
             yield self._told(*held, None if held[0] == time else held[0] + 1)
 
     def _complete(self, frontier: int) -> Iterator[bytes]:
         if self._as_of is None:
-            # The subscription's beginning: the snapshot is still to come, or what was told to whoever comes
-            # back reaches further already.
+            # The first progress row of the subscription. Either the snapshot is still to come, or a
+            # reconnecting client has already received more than this frontier covers.
             self._as_of = frontier
             return
         held, self._held = self._held, None
@@ -140,7 +141,7 @@ class Events:
             yield _event("progress", _timed(frontier), frontier)
 
     def _told(self, time: int, rows: bytes, frontier: int | None) -> bytes:
-        """The rows of a time; without a frontier there are more of them."""
+        """The event with rows of a time; without a frontier more rows of it follow."""
         kind = "snapshot" if self._snapshot and time == self._as_of else "changes"
         more = b',"more":true' if frontier is None else b""
         data = b'{"time":%s%s,"rows":[%s]}' % (_number(time), more, rows)
@@ -159,7 +160,7 @@ def _timed(time: int) -> bytes:
 
 
 def _number(time: int) -> bytes:
-    """As all integers in JSON here: a string where not every reader keeps all digits."""
+    """An integer as everywhere in this JSON: a string if some readers would lose digits."""
     return b"%d" % time if time <= MAX_SAFE_INTEGER else b'"%d"' % time
 
 

@@ -1,10 +1,10 @@
-"""SQL values as JSON, by column: the rows of every way to read over HTTP.
+"""SQL values as JSON, by column: the rows of all reads over HTTP.
 
 | SQL | JSON |
 | --- | --- |
 | NULL | null |
 | boolean | true, false |
-| integers of any width, oid, mz_timestamp | a number up to 2^53 either way (what every JSON reader keeps),
+| integers of any width, oid, mz_timestamp | a number up to 2^53 in magnitude (safe in every JSON reader),
 else a string |
 | real, double precision | a number; "NaN", "Infinity", "-Infinity" |
 | jsonb | the value itself; its numbers are written in full |
@@ -13,8 +13,8 @@ else a string |
 | record | an object by field name |
 | everything else (text, numeric, bytea, dates and times, interval, uuid) | a string: PostgreSQL's text form |
 
-Works on whole Arrow columns: each becomes a column of JSON fragments, and rows are joined from those.
-Called in worker threads.
+Works on whole Arrow columns: each becomes a column of JSON fragments, which are joined to rows. Called in
+worker threads.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ import pyarrow.compute as pc
 from tidemill.types import wire
 from tidemill.types.model import Column, Kind, SqlType
 
-# The largest integer up to which every integer has a double of its own.
+# Every integer up to this one is exact as a double.
 MAX_SAFE_INTEGER = 2**53
 _SMALL = (Kind.INT2, Kind.INT4, Kind.UINT2, Kind.UINT4)
 _LARGE = (Kind.INT8, Kind.OID, Kind.MZ_TIMESTAMP)
 _STRINGS = (Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.UNKNOWN)
-# What JSON wants escaped beside the quote and the backslash.
+# The characters that JSON escapes, other than the quote and the backslash.
 _CONTROL = r"[\x00-\x1f]"
 
-# pyarrow's stubs know the compute functions only in part.
+# pyarrow's stubs cover only some of the compute functions.
 _pc = cast(Any, pc)
 
 
@@ -58,7 +58,7 @@ def rows_of(arrays: Sequence[pa.Array], columns: Sequence[Column], rows: int) ->
 
 
 def fragments(array: pa.Array, t: SqlType) -> pa.Array:
-    """Each value as a piece of JSON text; never null, for a null is the text `null`."""
+    """Each value as a fragment of JSON text. The result has no nulls: a null becomes the text `null`."""
     return _pc.fill_null(_fragments(array, t), "null")
 
 
@@ -90,7 +90,7 @@ def _fragments(array: Any, t: SqlType) -> Any:
 
 
 def _text(array: Any, t: SqlType) -> Any:
-    """PostgreSQL's text form."""
+    """The values in PostgreSQL's text form."""
     return cast(Any, wire.encode_text(array, t)).cast(pa.string())
 
 
@@ -104,7 +104,8 @@ def _integers(array: Any, text: Any, scalar: Callable[[int], Any]) -> Any:
 
 
 def _quoted(array: Any) -> Any:
-    """Text as JSON strings. Control characters are rare and go one by one; all else in a few passes."""
+    """Text as JSON strings. Values with control characters are rare and are encoded one by one, all others in
+    a few vectorized passes."""
     if _pc.any(_pc.match_substring_regex(array, _CONTROL)).as_py():
         return pa.array([None if v is None else json.dumps(v) for v in array.to_pylist()], pa.string())
     escaped = _pc.replace_substring(array, "\\", "\\\\")
@@ -116,7 +117,7 @@ def _wrap(before: str, array: Any, after: str) -> Any:
 
 
 def _lists(array: Any, parts: Any, before: str, after: str) -> Any:
-    """`parts` joined by the lengths of `array`'s lists; a null list stays null."""
+    """The `parts` joined by the list lengths of `array`; a null list stays null."""
     lengths = _pc.fill_null(_pc.list_value_length(array), 0)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), _pc.cumulative_sum(lengths).cast(pa.int32())])
     joined = _wrap(before, _pc.binary_join(pa.ListArray.from_arrays(offsets, parts), ","), after)
@@ -124,7 +125,7 @@ def _lists(array: Any, parts: Any, before: str, after: str) -> Any:
 
 
 def _maps(array: Any, value: SqlType) -> Any:
-    # A map array is a list of (key, value) structs with another name; flatten() would not heed its slice.
+    # A map array is a list of (key, value) structs. Its flatten() would ignore the slice.
     lists = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
     entries = lists.flatten()
     keys, items = entries.flatten()
@@ -133,7 +134,7 @@ def _maps(array: Any, value: SqlType) -> Any:
 
 
 def _records(array: Any, columns: Sequence[Column]) -> Any:
-    # StructArray.flatten() carries the struct's own nulls into the fields; they are put right at the end.
+    # StructArray.flatten() propagates the struct's own nulls to the fields; they are corrected at the end.
     pairs = [
         _wrap(f"{json.dumps(column.name)}:", fragments(field, column.type), "")
         for column, field in zip(columns, array.flatten(), strict=True)
@@ -143,6 +144,6 @@ def _records(array: Any, columns: Sequence[Column]) -> Any:
 
 
 def joined(rows: Any) -> str:
-    """All texts of a string array in one, with commas."""
+    """All texts of a string array joined by commas."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
     return cast(str, _pc.binary_join(whole, ",")[0].as_py())

@@ -17,15 +17,15 @@ from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.messages import MalformedMessage, Startup
 
 Exchange = Generator[bytes, bytes, bytes | None]
-# What a connection knows of its client: the startup packet, who is at the other end, and the hash of our own
-# certificate where there is TLS.
+# What a connection knows about its client: the startup packet, the peer address, and with TLS the hash of the
+# server's certificate.
 Authentication = Callable[[Startup, Peer, bytes | None], Exchange]
 
 _SASL, _SASL_CONTINUE, _SASL_FINAL = 10, 11, 12
 
 
 def trust(startup: Startup, peer: Peer, binding: bytes | None) -> Exchange:
-    """Everyone is who they say they are. Fit for loopback addresses only; the listener's owner sees to
+    """Accept every user name without proof. Only for loopback addresses; the owner of the listener ensures
     that."""
     del startup, peer, binding
     yield from ()
@@ -33,14 +33,14 @@ def trust(startup: Startup, peer: Peer, binding: bytes | None) -> Exchange:
 
 
 def authentication(gate: Gate) -> Authentication:
-    """The gate's method over this protocol."""
+    """The authentication method of the gate, for this protocol."""
     if gate.method is Method.TRUST:
         return trust
 
     def exchange(startup: Startup, peer: Peer, binding: bytes | None) -> Exchange:
         role = startup.parameters.get("user", "")
         if not role:
-            # Refused when the session is opened, with PostgreSQL's words.
+            # Refused when the session is opened, with PostgreSQL's message.
             return None
         if gate.method is Method.CERTIFICATE:
             gate.check_certificate(role, peer)
@@ -51,7 +51,7 @@ def authentication(gate: Gate) -> Authentication:
 
 
 def scram(gate: Gate, role: str, peer: Peer, binding: bytes | None) -> Exchange:
-    """SCRAM-SHA-256, bound to the connection if it has TLS and the client can."""
+    """SCRAM-SHA-256, with channel binding if the connection has TLS and the client supports it."""
     gate.begin(role, peer)
     offered = [MECHANISM_PLUS, MECHANISM] if binding is not None else [MECHANISM]
     names = b"".join(name.encode() + b"\0" for name in offered)
@@ -69,7 +69,7 @@ def scram(gate: Gate, role: str, peer: Peer, binding: bytes | None) -> Exchange:
 
 
 def _initial(data: bytes) -> tuple[str, bytes]:
-    """SASLInitialResponse: the mechanism's name and the first message."""
+    """Parse SASLInitialResponse: the mechanism's name and the first message."""
     name, zero, rest = data.partition(b"\0")
     if not zero or len(rest) < 4:
         raise MalformedMessage("malformed SASL message")

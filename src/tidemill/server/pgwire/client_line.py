@@ -24,16 +24,15 @@ from tidemill.server.shared import Encodings
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# How long a few rows may wait for what follows them, mostly the end of their statement.
+# How long a few rows may wait for the messages after them, usually the end of their statement.
 _SOON_SECONDS = 0.005
 
-# What an event costs beyond its bytes: the object, its slot in the queue.
+# The overhead of an event beyond its bytes: the object and its slot in the queue.
 _EVENT_COST = 100
 
 
 class ConnectionEnds(Exception):
-    """The conversation is over. `error` is said to the client as FATAL; None where nobody listens any
-    more."""
+    """The conversation is over. `error` is sent to the client as FATAL; None if the client is gone."""
 
     def __init__(self, error: TidemillError | None) -> None:
         super().__init__(str(error) if error else "the client is gone")
@@ -53,7 +52,7 @@ def _cost(event: Event) -> int:
 
 
 def _wake(waiter: asyncio.Future[None] | None, error: Exception | None = None) -> None:
-    """Whoever waits goes on, or raises the error."""
+    """Complete the wait, or raise the error in it."""
     if waiter is not None and not waiter.done():
         if error is None:
             waiter.set_result(None)
@@ -62,21 +61,22 @@ def _wake(waiter: asyncio.Future[None] | None, error: Exception | None = None) -
 
 
 class Inbox:
-    """Messages read and not yet run. Above `limits.INBOX_BYTES` it asks the transport to stop reading."""
+    """Messages that were read and not yet run. Above `limits.INBOX_BYTES` it pauses reading on the
+    transport."""
 
     __slots__ = ("_cost", "_ending", "_events", "_paused", "_reading", "_waiter", "departed")
 
     def __init__(self, reading: Callable[[bool], None]) -> None:
-        # Called with False when the transport should stop to read, with True when it may go on.
+        # Called with False to pause reading on the transport, with True to resume.
         self._reading = reading
-        # Each with its cost; and the cost of all.
+        # Events with their costs, and the sum of the costs.
         self._events: deque[tuple[Event, int]] = deque()
         self._cost = 0
         self._paused = False
         self._waiter: asyncio.Future[None] | None = None
-        # Once set, every `get` raises it: a shutdown does not wait for what the client still had to say.
+        # Once set, every `get` raises it: a shutdown does not wait for further messages of the client.
         self._ending: ConnectionEnds | None = None
-        # The client said Terminate or its stream ended: there is no point in producing rows for it.
+        # The client sent Terminate or its stream ended: it needs no more rows.
         self.departed = False
 
     def put(self, event: Event) -> None:
@@ -89,17 +89,17 @@ class Inbox:
         _wake(self._waiter)
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Mark the end of the input."""
         self.departed = True
         _wake(self._waiter)
 
     def end(self, error: TidemillError | None) -> None:
-        """Every `get`, the one that waits included, ends the connection."""
+        """End the connection at every `get`, including one that waits."""
         self._ending = ConnectionEnds(error)
         _wake(self._waiter)
 
     def interrupt(self, error: Exception) -> None:
-        """A `get` that waits now raises `error`; nothing happens if none does."""
+        """Raise `error` in a `get` that waits; no effect if none does."""
         _wake(self._waiter, error)
 
     @property
@@ -107,7 +107,7 @@ class Inbox:
         return not self._events
 
     def next_is(self, kind: type[object]) -> bool:
-        """Whether a message of that kind is what comes next, as far as the client has sent it."""
+        """Whether the next message has that kind, as far as the client has sent it."""
         return bool(self._events) and isinstance(self._events[0][0], kind)
 
     @property
@@ -115,7 +115,7 @@ class Inbox:
         return self._ending
 
     async def wait(self) -> None:
-        """Until there is an event, or none will come any more."""
+        """Wait until there is an event, or until no more can arrive."""
         while not self._events and self._ending is None and not self.departed:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -124,13 +124,13 @@ class Inbox:
                 self._waiter = None
 
     async def get(self) -> Event:
-        """The next event; raises ConnectionEnds when there will be none."""
+        """Return the next event; raise ConnectionEnds when there are no more."""
         if not self._events:
             await self.wait()
         return self.take()
 
     def take(self) -> Event:
-        """The same without waiting, where there is an event or will be none."""
+        """As `get`, without waiting; for use when an event is available or the input has ended."""
         if self._ending is not None:
             raise self._ending
         if not self._events:
@@ -144,8 +144,7 @@ class Inbox:
 
 
 class Outbox:
-    """Bytes on their way to the client, always whole messages. `drain` waits while the client reads too
-    slowly."""
+    """Bytes to the client, always whole messages. `drain` waits while the client reads too slowly."""
 
     __slots__ = ("_lost", "_parts", "_paused", "_size", "_timer", "_transport", "_waiter")
 
@@ -157,7 +156,7 @@ class Outbox:
         self._paused = False
         self._lost = False
         self._waiter: asyncio.Future[None] | None = None
-        # Of `flush_soon`, until something is flushed.
+        # The timer of `flush_soon`, until the next flush.
         self._timer: asyncio.TimerHandle | None = None
 
     def put(self, data: bytes | memoryview) -> None:
@@ -172,7 +171,7 @@ class Outbox:
             self._timer = None
         parts, size = self._parts, self._size
         self._parts, self._size = [], 0
-        # Between a write that failed and `lose` many messages may be answered, and asyncio logs each write.
+        # Between a failed write and `lose` many messages may be answered, and asyncio logs each write.
         if self._lost or not parts or self._transport.is_closing():
             return
         BYTES_SENT.value += size
@@ -183,8 +182,8 @@ class Outbox:
             self._transport.write(part)
 
     def flush_soon(self) -> None:
-        """Within milliseconds: mostly more is put until then, and all goes in one packet. A timer that is
-        cancelled costs nothing; another turn of the loop would be a tenth of a small query."""
+        """Flush within milliseconds, so that later messages usually go into the same packet. A cancelled
+        timer costs nothing; another turn of the loop would cost a tenth of a small query."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_SOON_SECONDS, self.flush)
 
@@ -194,7 +193,7 @@ class Outbox:
 
     @property
     def stopped(self) -> bool:
-        """Whether there is a reason to `drain`."""
+        """Whether the caller should `drain`."""
         return self._paused or self._lost
 
     def pause(self) -> None:
@@ -205,7 +204,7 @@ class Outbox:
         _wake(self._waiter)
 
     def lose(self) -> None:
-        """The socket is gone; what is put from now on goes nowhere."""
+        """The socket is gone; further output is discarded."""
         self._lost = True
         self._parts, self._size = [], 0
         if self._timer is not None:
@@ -214,11 +213,11 @@ class Outbox:
         _wake(self._waiter)
 
     def interrupt(self, error: Exception) -> None:
-        """A `drain` that waits now raises `error`."""
+        """Raise `error` in a `drain` that waits."""
         _wake(self._waiter, error)
 
     async def drain(self) -> None:
-        """Wait until the client has taken enough of what was flushed."""
+        """Wait until the client has read enough of the flushed bytes."""
         if self._paused and not self._lost:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -230,7 +229,7 @@ class Outbox:
 
 
 class ClientLine:
-    """Both directions, the threads that encode, and the cancel flag of the statement that runs."""
+    """Both directions, the encoder threads, and the cancel flag of the running statement."""
 
     __slots__ = ("_cancelled", "_pool", "encodings", "inbox", "outbox", "shapes", "timezone")
 
@@ -238,33 +237,33 @@ class ClientLine:
         self.inbox = inbox
         self.outbox = outbox
         self._pool = pool
-        # The listener's: what several clients are sent is encoded once.
+        # The listener's: output for several clients is encoded once.
         self.encodings = encodings
         self.shapes = Shapes()
         self._cancelled = False
-        # The session's, as of the statement that runs: times with a zone are shown in it.
+        # The session's time zone for the running statement; times with a zone are shown in it.
         self.timezone = "UTC"
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` away from the event loop."""
+        """Run `work` outside the event loop."""
         return await self.begin_in_thread(work, *args, **kwargs)
 
     def begin_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """The same without waiting for it."""
+        """As `in_thread`, without waiting for the result."""
         return asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
 
     def begin(self) -> None:
-        """A message is about to be acted on: earlier cancels do not concern it."""
+        """Start to process a message: earlier cancels do not apply to it."""
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Break off what this side waits for; the engine is told by the caller."""
+        """Interrupt the waits of this side; the caller cancels in the engine."""
         self._cancelled = True
         self.inbox.interrupt(_cancelled())
         self.outbox.interrupt(_cancelled())
 
     def check(self) -> None:
-        """Called between pieces of work."""
+        """Raise if cancelled. Called between pieces of work."""
         if self._cancelled:
             raise _cancelled()
 

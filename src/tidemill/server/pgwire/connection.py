@@ -37,30 +37,30 @@ from tidemill.server.pgwire.secure import SecureTransport
 from tidemill.server.shared import Encodings
 from tidemill.server.tls import ALPN, Tls, common_name
 
-# Seconds that a closing connection may take to hand its last bytes to the client.
+# Seconds that a closing connection may take to send its last bytes to the client.
 _LINGER_SECONDS = 5.0
 
-# The first byte of a client that starts with TLS right away: no startup packet is that long.
+# The first byte of a client that starts with TLS at once. No startup packet is long enough to start with it.
 _HANDSHAKE = 0x16
 
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What all connections of a listener share."""
+    """The state that all connections of a listener share."""
 
     engine: Engine
     pool: Executor
     encodings: Encodings
     authentication: Authentication
-    # None: there is no certificate, and clients that ask for TLS are told so.
+    # None: there is no certificate, and clients that request TLS are refused it.
     tls: Tls | None
-    # (process id, key): cancels what that session runs, if the key is right.
+    # (process id, key): cancels the running statement of that session if the key is correct.
     cancel: Callable[[int, bytes], None]
-    # There are so many connections that not even their first packet is read.
+    # True if there are so many connections that not even the first packet is read.
     crowded: Callable[[], bool]
-    # Raises (53300) if the connection of this id may not log in, as this role.
+    # Raises (53300) if the connection with this id may not log in as this role.
     admit: Callable[[int, str], None]
-    # The connection of this id is gone.
+    # Called when the connection with this id is closed.
     forget: Callable[[int], None]
 
 
@@ -85,20 +85,20 @@ class PgConnection(asyncio.Protocol):
     def __init__(self, house: ServerContext, process_id: int) -> None:
         self._house = house
         self.process_id = process_id
-        # The secret for cancel requests; set at the login, because its length depends on the protocol's
+        # The secret for cancel requests. It is set at the login, because its length depends on the protocol
         # version.
         self.key = b""
         self._protocol = Protocol()
         self._transport: asyncio.Transport | None = None
-        # TLS over that transport, once the client has asked for it; then also what is spoken through.
+        # TLS over that transport, once the client has requested it; then messages pass through it.
         self._secure: SecureTransport | None = None
-        # Nothing has come yet.
+        # No byte has arrived yet.
         self._silent = True
-        # These three exist once the startup packet came.
+        # These three are set after the startup packet.
         self._inbox: Inbox | None = None
         self._outbox: Outbox | None = None
         self._task: asyncio.Task[None] | None = None
-        # Exists once the login succeeded.
+        # Set after a successful login.
         self._conductor: Conductor | None = None
         self._login_timer: asyncio.TimerHandle | None = None
 
@@ -111,7 +111,7 @@ class PgConnection(asyncio.Protocol):
             return
         sock = self._transport.get_extra_info("socket")
         if sock is not None:
-            # A machine that vanished without a word is noticed some day.
+            # Keepalive detects a machine that vanished silently.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.SEND_BYTES)
         loop = asyncio.get_running_loop()
@@ -132,8 +132,8 @@ class PgConnection(asyncio.Protocol):
             if not began and self._secure.established:
                 self._tls_established(self._secure)
         except ssl.SSLError as e:
-            # A client that does not trust us, or is no client; a log line for each would let anybody fill the
-            # disk.
+            # A client that does not trust the certificate, or not a PostgreSQL client. One log line for each
+            # would let anyone fill the disk.
             log.debug("a TLS connection failed: %s", e.reason or e)
             self.abort()
             return
@@ -149,7 +149,7 @@ class PgConnection(asyncio.Protocol):
         for at, event in enumerate(events):
             if isinstance(event, m.SslRequest) and self._house.tls is not None:
                 if at + 1 < len(events) or self._protocol.buffered:
-                    # Somebody in between may have put it there, for us to take it for the client's.
+                    # A man in the middle may have inserted these bytes to pass them off as the client's.
                     self._before_startup(ProtocolFailure(m.MalformedMessage(_TOO_EARLY)))
                     return
                 self._begin_tls(self._house.tls)
@@ -165,7 +165,7 @@ class PgConnection(asyncio.Protocol):
             return False
         self._inbox.close()
         self._client_left(self._inbox)
-        # The transport stays open until what was asked for is answered: the task closes it.
+        # The transport stays open until all requests are answered; the task closes it.
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -190,14 +190,15 @@ class PgConnection(asyncio.Protocol):
     # -- what the listener calls
 
     def cancel(self, key: bytes) -> bool:
-        """Cancel what runs if `key` is this session's secret. True if it is."""
+        """Cancel the running statement if `key` is this session's secret. Returns whether it is."""
         if self._conductor is None or not hmac.compare_digest(key, self.key):
             return False
         self._conductor.cancel()
         return True
 
     def shut_down(self, error: TidemillError) -> asyncio.Task[None] | None:
-        """Tell the client `error` and end; a running statement is cancelled. Returns the task to wait for."""
+        """Send `error` to the client and end; a running statement is cancelled. Returns the task to
+        wait for."""
         if self._inbox is None:
             self._close()
             return None
@@ -224,7 +225,8 @@ class PgConnection(asyncio.Protocol):
 
     def _tls_established(self, secure: SecureTransport) -> None:
         if secure.direct and secure.protocol != ALPN:
-            # It may take us for a server of another protocol, and be made to say things to us.
+            # The client may mistake us for a server of another protocol, and could be tricked into sending us
+            # requests.
             failure = m.MalformedMessage(
                 "received direct SSL connection request without ALPN protocol negotiation extension"
             )
@@ -240,7 +242,7 @@ class PgConnection(asyncio.Protocol):
         return Peer(address, tls=True, certificate_name=common_name(self._secure.peer_certificate()))
 
     def _check_encryption(self, peer: Peer) -> None:
-        """With a certificate, what comes from another machine comes through TLS."""
+        """If there is a certificate, connections from other machines must use TLS."""
         if self._house.tls is not None and not peer.tls and not peer.local:
             raise LoginRefused(
                 "this server takes connections from other machines by TLS only",
@@ -275,7 +277,7 @@ class PgConnection(asyncio.Protocol):
 
     def _login_too_slow(self) -> None:
         if self._inbox is None:
-            # PostgreSQL says nothing either to somebody who never said a word.
+            # PostgreSQL does not answer either if a client never sent a byte.
             self._close()
         else:
             self._inbox.end(QueryCanceled("canceling authentication due to timeout"))
@@ -300,8 +302,8 @@ class PgConnection(asyncio.Protocol):
             return
         transport.close()
         if transport.get_write_buffer_size():
-            # Closing waits for the client to take the rest; a client that does not read must not keep the
-            # socket.
+            # Closing waits until the client has read the rest. A client that does not read must not keep the
+            # socket open.
             asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.abort)
 
     # -- the task
@@ -315,7 +317,7 @@ class PgConnection(asyncio.Protocol):
         except TidemillError as e:
             said = e
         except asyncio.CancelledError:
-            # The listener has waited long enough.
+            # The grace period of the listener is over.
             self.abort()
         except Exception as e:
             said = client_error(e, "serving a connection")
@@ -355,11 +357,12 @@ class PgConnection(asyncio.Protocol):
             await _close_session(session)
 
     def _negotiate(self, startup: m.Startup, line: ClientLine) -> None:
-        """Versions above ours, and extensions (we know none), are answered with what we speak."""
+        """Answer newer minor versions and unknown extensions (we support none) with the version that we
+        support."""
         minor = min(startup.minor, m.NEWEST_MINOR)
         if minor != startup.minor or startup.extensions:
             line.outbox.put(replies.negotiate_protocol_version(minor, startup.extensions))
-        # Version 3.2 allows longer keys than the 4 bytes that all earlier clients expect.
+        # Version 3.2 allows keys longer than the 4 bytes that all earlier clients expect.
         self.key = secrets.token_bytes(32 if minor >= 2 else 4)
 
     async def _authenticate(self, startup: m.Startup, line: ClientLine, conversation: Conversation) -> None:
@@ -392,7 +395,7 @@ async def _close_session(session: Session) -> None:
 
 
 def startup_options(startup: m.Startup) -> StartupOptions:
-    """What the client asked for, in the engine's words. Raises where it cannot be had."""
+    """The client's startup options for the engine. Raises if one cannot be met."""
     settings = dict(startup.parameters)
     user = settings.pop("user", "")
     if not user:
@@ -411,7 +414,7 @@ def startup_options(startup: m.Startup) -> StartupOptions:
 
 
 def _command_line_settings(options: str) -> list[tuple[str, str]]:
-    """`-c name=value`, `-cname=value` and `--name=value`, as PostgreSQL takes them from the option
+    """`-c name=value`, `-cname=value` and `--name=value`, as PostgreSQL accepts them in the option
     `options`."""
     found: list[tuple[str, str]] = []
     try:

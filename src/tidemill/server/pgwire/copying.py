@@ -17,7 +17,7 @@ from tidemill.server.pgwire.protocol import Conversation, Event, ProtocolFailure
 
 
 async def receive_copy(line: ClientLine, conversation: Conversation, copy: CopyIn) -> str:
-    """Runs until the client is done or has failed. Returns the tag."""
+    """Receive data until the client finishes or fails. Returns the tag."""
     decoder = copy_decoder(
         copy.columns, copy.options, relation=copy.relation, timezone=line.timezone, defaults=copy.defaults
     )
@@ -51,7 +51,7 @@ async def _pump(line: ClientLine, conversation: Conversation, copy: CopyIn, deco
                 if size < limits.COPY_BLOCK_BYTES:
                     continue
             case m.CopyFail():
-                # What is wrong with the data before it comes first.
+                # An error in the data before it is reported first.
                 await line.in_thread(decoder.feed, b"".join(block))
                 raise QueryCanceled(f"COPY from stdin failed: {message.reason}")
             case m.CopyDone():
@@ -67,17 +67,17 @@ async def _pump(line: ClientLine, conversation: Conversation, copy: CopyIn, deco
             return
 
 
-# A tuple made once: every message is held against it.
+# Built once, because every message is compared with it.
 _STARTUP_PACKETS = (m.SslRequest, m.GssRequest, m.CancelRequest, m.Startup)
 
 
 async def next_message(line: ClientLine, conversation: Conversation) -> m.Message | None:
-    """The next message that may be acted on; None for one that is void. Raises ConnectionEnds."""
+    """The next valid message; None for one that is skipped. Raises ConnectionEnds."""
     return admitted(await line.inbox.get(), conversation)
 
 
 def admitted(event: Event, conversation: Conversation) -> m.Message | None:
-    """The same of an event that has come."""
+    """The same for an event that was already read."""
     if isinstance(event, ProtocolFailure):
         raise ConnectionEnds(event.error)
     if isinstance(event, _STARTUP_PACKETS):

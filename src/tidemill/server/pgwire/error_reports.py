@@ -16,7 +16,7 @@ log = logging.getLogger("tidemill.pgwire")
 
 
 def client_error(error: BaseException, doing: str) -> TidemillError:
-    """What to tell the client about `error`, which came up while `doing`."""
+    """The error for the client about `error`, which occurred while `doing`."""
     if isinstance(error, TidemillError):
         told = error
     elif isinstance(error, MemoryError):

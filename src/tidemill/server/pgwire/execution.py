@@ -15,8 +15,8 @@ from tidemill.server.metrics import STATEMENTS
 from tidemill.server.pgwire.client_line import ClientLine
 from tidemill.server.pgwire.error_reports import transaction_aborted
 
-# Statements that change nothing: when the client is gone they are broken off. All others finish what the
-# client asked for, as they do in PostgreSQL.
+# Read-only statements, which are cancelled when the client disconnects. All others complete, as in
+# PostgreSQL.
 READING_VERBS = frozenset(
     {"SELECT", "VALUES", "TABLE", "WITH", "SUBSCRIBE", "FETCH", "SHOW", "EXPLAIN", "COPY"}
 )
@@ -26,26 +26,26 @@ NO_PARAMETERS = Bound()
 
 
 class Execution:
-    """What a session runs now; at most one statement at a time."""
+    """The running statement of a session; at most one at a time."""
 
     __slots__ = ("_began", "_line", "_session", "verb")
 
     def __init__(self, session: Session, line: ClientLine) -> None:
         self._session = session
         self._line = line
-        # The verb of the statement that runs, "" between statements; and since when.
+        # The verb of the running statement, "" between statements; and its start time.
         self.verb = ""
         self._began = 0.0
 
     def running(self, prepared: PreparedStatement) -> Execution:
-        """To be entered around a statement, from its start (or its portal's resumption) to its last byte.
-        Raises where it may not run."""
+        """Wrap a statement, from its start (or the resumption of its portal) to its last byte. Raises if it
+        may not run."""
         if self._session.transaction_status == "E" and not prepared.allowed_when_failed:
             raise transaction_aborted()
         return self._reading(prepared.verb)
 
     def reading(self) -> Execution:
-        """The same of rows that a cursor of DECLARE gives."""
+        """The same for rows of a cursor of DECLARE."""
         if self._session.transaction_status == "E":
             raise transaction_aborted()
         return self._reading("FETCH")
@@ -67,7 +67,7 @@ class Execution:
     async def start(
         self, prepared: PreparedStatement, params: Bound = NO_PARAMETERS, *, alone: bool, in_block: bool
     ) -> Outcome:
-        # A simple query gives none: that its statement has some is for the engine to say.
+        # A simple query has no parameters; the engine rejects a statement that needs some.
         given = params if params.values else ()
         outcome = await self._session.execute(prepared, given, alone=alone, in_block=in_block)
         self._line.timezone = self._session.parameters.get("TimeZone", "UTC")

@@ -57,7 +57,7 @@ class Extended:
     async def parse(self, message: m.Parse) -> None:
         if not message.name:
             self._kept.drop_statement("")
-        # A name that is taken is an error after those of the statement, as in PostgreSQL.
+        # A duplicate name is reported after errors of the statement, as in PostgreSQL.
         prepared = await self._session.prepare(message.text, message.param_oids)
         if self._session.transaction_status == "E" and not prepared.allowed_when_failed:
             raise transaction_aborted()
@@ -117,13 +117,14 @@ class Extended:
         self._line.outbox.put(self._line.shapes.of(columns, formats, self._line.timezone).description)
 
     def _check_describable(self, columns: Sequence[Column] | None) -> None:
-        """In a failed block what returns rows is not described: its relations cannot be looked at."""
+        """In a failed block statements that return rows are not described, because relations cannot be looked
+        up."""
         if columns is not None and self._session.transaction_status == "E":
             raise transaction_aborted()
 
     async def execute(self, message: m.ExecuteMessage, *, alone: bool, in_block: bool) -> str | None:
         """Run or resume a portal; `alone` and `in_block` as in `Session.execute`. Returns the tag for
-        CommandComplete; None if something else was said instead."""
+        CommandComplete; None if another message was sent instead."""
         portal = self._session.portals.find(message.portal)
         if portal is None:
             raise no_such_portal(message.portal)
@@ -162,7 +163,7 @@ class Extended:
                 self._line.outbox.put(replies.EMPTY_QUERY)
                 return None
             case Rows():
-                # The portal owns the rows before anything can go wrong: whoever drops it releases them.
+                # The portal owns the rows before anything can fail: dropping the portal releases them.
                 limit = partial(result_limit, self._session)
                 portal.tag, portal.counted = outcome.tag, outcome.counted
                 portal.stream = RowStream(outcome, portal.result_formats, limit)
@@ -174,7 +175,7 @@ class Extended:
                 return await receive_copy(self._line, self._conversation, outcome)
 
     async def _send(self, portal: WirePortal, stream: RowStream, max_rows: int) -> str | None:
-        # An error on the way ends the transaction's portals, and with them the stream.
+        # An error here ends the transaction's portals, and with them the stream.
         count, ended = await stream.send(self._line, max_rows)
         if not ended:
             self._line.outbox.put(replies.PORTAL_SUSPENDED)
@@ -184,7 +185,7 @@ class Extended:
         return stream.tag(count)
 
     async def _fetch(self, message: m.ExecuteMessage, formats: Sequence[int] = ()) -> str | None:
-        """From a portal whose rows SQL fetches as well."""
+        """Read from a portal that SQL fetches from as well."""
         rows = await self._session.fetch(message.portal, message.max_rows or None)
         stream = RowStream(rows, formats, partial(result_limit, self._session))
         try:
@@ -206,9 +207,9 @@ class Extended:
 
 
 def _check_described(portal: WirePortal, columns: Sequence[Column]) -> None:
-    """That the client can read the rows: it was told of these columns. Between Bind and Execute a cursor may
-    be made anew; and a client that describes the statement alone does not learn what is behind the name in
-    EXECUTE and FETCH now. (PostgreSQL sends such a client rows that it cannot read.)"""
+    """Check that the client knows these columns. Between Bind and Execute a cursor may be declared again. A
+    client that describes only the statement does not learn the present target of EXECUTE and FETCH.
+    (PostgreSQL sends such a client rows that it cannot read.)"""
     if not same_result(portal.columns, columns):
         raise InvalidValue("portal must not change result type", sqlstate="42804")
     told = portal.prepared.described

@@ -14,7 +14,7 @@ from tidemill.errors import TidemillError
 
 
 class IdleTimeout(TidemillError):
-    """The session rested longer than it may; its connection ends."""
+    """The session was idle for longer than allowed; its connection ends."""
 
     sqlstate = "57P05"
 
@@ -24,7 +24,7 @@ _DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*")
 
 
 def seconds(text: str) -> float:
-    """A duration as PostgreSQL's settings spell it (a bare number is milliseconds); 0 if it is none."""
+    """Parse a duration in PostgreSQL's syntax (a bare number is milliseconds); 0 if it is invalid."""
     found = _DURATION.fullmatch(text)
     if found is None or found[2] not in _UNITS:
         return 0.0
@@ -32,7 +32,7 @@ def seconds(text: str) -> float:
 
 
 def allowance(session: Session) -> tuple[float, IdleTimeout] | None:
-    """How long the session may rest in its present state, and what to say when it does so longer."""
+    """How long the session may stay idle in its present state, and the error when it exceeds that."""
     idle = session.transaction_status == "I"
     text = session.setting("idle_session_timeout" if idle else "idle_in_transaction_session_timeout")
     if text is None or text == "0":

@@ -23,11 +23,12 @@ from tidemill.server.pgwire.error_reports import log
 from tidemill.server.shared import Encodings
 from tidemill.server.tls import Tls
 
-# Threads that encode and decode. Arrow releases the interpreter's lock in its kernels, so two serve more than
-# one core.
+# Threads that encode and decode. Arrow releases the GIL in its kernels, so two threads use more than one
+# core.
 _THREADS = 4
 
-# Connections that the kernel may queue while the loop is busy: a pool of clients that reconnects at once.
+# Connections that the kernel may queue while the loop is busy, for example when a pool reconnects all at
+# once.
 _BACKLOG = 1_024
 
 _MAX_PROCESS_ID = 2**31 - 1
@@ -45,8 +46,8 @@ class Listener:
         max_connections: Callable[[], int] = lambda: limits.MAX_CONNECTIONS,
         reserved_role: str = "",
     ) -> None:
-        """`max_connections` is asked at every login. As `reserved_role` a few more may log in: somebody must
-        be able to see who is there when the server is full."""
+        """`max_connections` is called at every login. A few more connections may log in as `reserved_role`,
+        so that a full server can be inspected."""
         self._max_connections = max_connections
         self._reserved_role = reserved_role
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="pgwire")
@@ -63,7 +64,7 @@ class Listener:
         )
         # Every open connection by its process id.
         self._connections: dict[int, PgConnection] = {}
-        # Those that were let in to log in; these count against the limit.
+        # Those that were accepted for login; these count against the limit.
         self._admitted: set[int] = set()
         self._process_ids = itertools.count(1)
         self._server: asyncio.Server | None = None
@@ -83,7 +84,7 @@ class Listener:
         return len(self._connections)
 
     async def stop(self, *, grace: float = limits.SHUTDOWN_SECONDS) -> None:
-        """Close the port, end every connection. Idempotent."""
+        """Close the port and end every connection. Idempotent."""
         self._stopping = True
         if self._server is not None:
             self._server.close()
@@ -99,7 +100,7 @@ class Listener:
                 log.warning("%d statements did not end within %s s of the shutdown", len(late), grace)
                 await asyncio.wait(late, timeout=grace)
         for connection in open_:
-            # What a client has not taken by now it will not get.
+            # Output that a client has not read by now is discarded.
             connection.abort()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -148,7 +149,7 @@ class Listener:
 
 
 def _allow_open_files(wanted: int) -> None:
-    """Each connection is a descriptor, and the usual soft limit of 1,024 is far below ours."""
+    """Each connection needs a descriptor, and the usual soft limit of 1,024 is far below our limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     ceiling = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < ceiling:

@@ -36,10 +36,10 @@ from tidemill.server.pgwire.protocol import Conversation
 from tidemill.server.pgwire.results import RowStream, send_copy
 from tidemill.server.pgwire.rows import BINARY, TEXT
 
-# Tags after which another transaction begins. (ROLLBACK TO has the second one too: only in a block.)
+# Tags after which a new transaction begins. (ROLLBACK TO also has the second one, but only in a block.)
 _ENDS_TRANSACTION = frozenset({"COMMIT", "ROLLBACK", "DISCARD ALL"})
 
-# Clients of the simple protocol, psql among them, mostly gather a result before they show any of it.
+# Clients of the simple protocol, such as psql, mostly buffer a whole result before they show it.
 _AS_THEY_COME = Notice(
     "rows are sent as they come, and there is no end to them",
     hint="A client that gathers all rows first shows none: use COPY (SUBSCRIBE ...) TO STDOUT, "
@@ -57,17 +57,17 @@ class Conductor:
         self._kept = SessionPortals(session.statements, session.portals)
         self._execution = Execution(session, line)
         self._extended = Extended(session, line, conversation, self._kept, self._execution)
-        # A message is being acted on; a cancel that comes at another time concerns nothing.
+        # A message is being processed; a cancel at another time has no effect.
         self._busy = False
         # The tag of the last Execute. It waits for the next message: if that is Sync and the commit fails,
-        # the client must get the error instead of it.
+        # the client must get the error instead.
         self._held: str | None = None
-        # Something was executed since the last Sync: an implicit transaction may hold more than one
+        # Something was executed since the last Sync: an implicit transaction may contain more than one
         # statement.
         self._chained = False
 
     async def run(self) -> None:
-        """Until the client leaves (returns) or the connection must end (raises ConnectionEnds)."""
+        """Run until the client leaves (returns) or the connection must end (raises ConnectionEnds)."""
         self._session.on_event(self._news)
         try:
             self._ready()
@@ -84,18 +84,18 @@ class Conductor:
             await self._kept.released()
 
     def cancel(self) -> None:
-        """Cancel what runs now, if anything."""
+        """Cancel the running statement, if there is one."""
         if self._busy:
             self._session.cancel()
             self._line.cancel()
 
     def client_left(self) -> None:
-        """The client said Terminate or closed its side: rows are of no use to it any more."""
+        """The client sent Terminate or closed its side: it needs no more rows."""
         if self._busy and self._execution.reads_only:
             self.cancel()
 
     async def _rest(self) -> None:
-        """Wait for the client, as long as the session may."""
+        """Wait for the client, for as long as the idle timeouts allow."""
         allowed = allowance(self._session)
         if allowed is None:
             return await self._line.inbox.wait()
@@ -124,7 +124,7 @@ class Conductor:
             await self._line.outbox.drain()
 
     async def _dispatch(self, message: m.Message) -> None:
-        # The messages of a prepared statement first: cases are tried in order.
+        # The messages of prepared statements first: cases are tried in order.
         match message:
             case m.Bind():
                 await self._extended.bind(message)
@@ -159,7 +159,7 @@ class Conductor:
     async def _failed(self, message: m.Message, error: Exception) -> None:
         ending = self._line.inbox.ending
         if ending is not None:
-            # A shutdown cancelled the statement: its error is not the news.
+            # A shutdown cancelled the statement: its own error is not reported.
             raise ending
         if self._line.inbox.departed and isinstance(error, QueryCanceled):
             raise ConnectionEnds(None) from None
@@ -169,12 +169,12 @@ class Conductor:
             await self._session.fail()
             await self._kept.released()
         except Exception as e:
-            # Nobody knows in what state the session is now.
+            # The state of the session is unknown now.
             raise ConnectionEnds(client_error(e, "rolling back")) from e
         self._conversation.failed(message)
         self._deliver_events()
         self._line.outbox.put(replies.error_response(told))
-        # At once: a client that sent Flush instead of Sync waits for it, and its Flush is void now.
+        # Flush at once: a client that sent Flush instead of Sync waits for it, and its Flush is skipped now.
         self._line.outbox.flush()
         if isinstance(message, m.QueryMessage | m.Sync | m.FunctionCallMessage) or (
             isinstance(message, m.MessageRefused) and message.tag in "QF"
@@ -184,7 +184,7 @@ class Conductor:
     # -- the simple protocol
 
     async def _query(self, text: str) -> None:
-        # A simple query does away with the unnamed statement and, where it has any statement, portal.
+        # A simple query closes the unnamed statement and, if it contains any statement, the unnamed portal.
         self._kept.drop_statement("")
         statements = await self._session.parse(text)
         chained = self._chained or len(statements) > 1
@@ -196,7 +196,7 @@ class Conductor:
                 self._line.outbox.put(replies.command_complete(tag))
             self._kept.drop_portal("")
             tag = await self._statement(statement, in_block=chained)
-        # The last tag promises that the implicit transaction is committed.
+        # The last tag means that the implicit transaction is committed.
         self._chained = False
         await self._session.sync()
         if tag is not None:
@@ -205,8 +205,8 @@ class Conductor:
         self._ready()
 
     async def _statement(self, statement: PreparedStatement, *, in_block: bool) -> str | None:
-        """Run one statement of a simple query, `in_block` if there are others in its transaction; returns its
-        tag (None: there is none to send)."""
+        """Run one statement of a simple query, `in_block` if its transaction has others. Returns its tag
+        (None: no tag to send)."""
         with self._execution.running(statement):
             outcome = await self._execution.start(statement, alone=not in_block, in_block=in_block)
             match outcome:
@@ -251,15 +251,14 @@ class Conductor:
             self._line.outbox.put(replies.command_complete(held))
 
     def _ready(self) -> None:
-        # As PostgreSQL: what a statement has set and another set back is no news.
+        # As in PostgreSQL: a value that a statement sets and resets is not reported.
         self._deliver_events(parameters=True)
         self._line.outbox.put(replies.ready_for_query(self._session.transaction_status))
         self._line.outbox.flush()
 
     def _news(self) -> None:
-        """Called by the session, perhaps in the middle of a statement: notices may come between any two
-        messages. A client that does not read gets them when its statement ends; until then the session keeps
-        them."""
+        """Called by the session, possibly during a statement: notices may be sent between any two messages.
+        If the client does not read, the session keeps them until the statement ends."""
         if not self._line.outbox.paused:
             self._deliver_events()
 

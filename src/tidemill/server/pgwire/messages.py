@@ -18,24 +18,25 @@ from tidemill.server import limits
 
 
 class MalformedMessage(TidemillError):
-    """The client broke the protocol; its connection ends."""
+    """The client violated the protocol; its connection ends."""
 
     sqlstate = "08P01"
 
 
 @dataclass(frozen=True, slots=True)
 class SslRequest:
-    """May we speak TLS? Answered with one byte."""
+    """Request for TLS. Answered with one byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class GssRequest:
-    """May we speak GSSAPI encryption? Answered with one byte."""
+    """Request for GSSAPI encryption. Answered with one byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """Cancel what the session `process_id` runs, if the key is its secret. No answer, the connection ends."""
+    """Cancel the running statement of session `process_id` if the key is its secret. No answer; the
+    connection ends."""
 
     process_id: int
     key: bytes
@@ -43,8 +44,7 @@ class CancelRequest:
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """Who wants in. `minor` is the minor version that the client asked for; `extensions` the `_pq_.`
-    options."""
+    """The startup packet. `minor` is the requested minor version; `extensions` are the `_pq_.` options."""
 
     minor: int
     parameters: dict[str, str]
@@ -53,7 +53,7 @@ class Startup:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticationReply:
-    """A password or a SASL step; what it means depends on what was asked."""
+    """A password or a SASL message; the preceding request decides which."""
 
     data: bytes
 
@@ -131,12 +131,12 @@ class CopyFail:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCallMessage:
-    """The old fast path. Read so that it can be refused in order; its content is not kept."""
+    """The old fast-path call. It is parsed so that it can be refused in order; its content is discarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageRefused:
-    """A sound frame of type `tag` that cannot be taken: too long a query, text that is no UTF-8, too long a
+    """A valid frame of type `tag` with unacceptable content: too long a query, invalid UTF-8, too long a
     name."""
 
     tag: str
@@ -162,7 +162,7 @@ Message = (
 )
 StartupPacket = SslRequest | GssRequest | CancelRequest | Startup
 
-# Values without content are made once: a client may send thousands of Syncs in one packet.
+# Messages without content are created once: a client may send thousands of Syncs in one packet.
 SYNC = Sync()
 FLUSH = Flush()
 TERMINATE = Terminate()
@@ -179,7 +179,7 @@ _EXTENSION_PREFIX = "_pq_."
 
 
 class _Unacceptable(Exception):
-    """Inside this module: the content is refused with `error`."""
+    """Used in this module only: the content is refused with `error`."""
 
     def __init__(self, error: TidemillError) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ _INT32 = struct.Struct("!i")
 
 
 class _Body:
-    """Reads one message's body from front to back; every step checks that the bytes are there."""
+    """Reads the body of one message from front to back; every step checks that the bytes exist."""
 
     __slots__ = ("at", "data", "what")
 
@@ -255,7 +255,7 @@ class _Body:
 
 
 def decode_utf8(data: bytes) -> str:
-    """The bytes as text; otherwise refused in PostgreSQL's words."""
+    """Decode the bytes, or refuse them with PostgreSQL's message."""
     try:
         return data.decode()
     except UnicodeDecodeError as e:
@@ -316,12 +316,12 @@ _READERS: dict[str, tuple[str, Callable[[_Body], Message]]] = {
 
 TAGS = frozenset(ord(tag) for tag in _READERS)
 
-# Messages that carry a query's text; one that is longer than a query may be is skipped without keeping it.
+# Messages that contain a query's text. One that exceeds the limit is skipped without buffering it.
 TEXT_TAGS = frozenset(b"QP")
 
 
 def read_message(tag: int, body: bytes) -> Message:
-    """One typed message. Raises ProtocolViolation where the content contradicts itself."""
+    """Parse one typed message. Raises ProtocolViolation if the content contradicts itself."""
     try:
         return _read_again(tag, body) if tag in _NAMES_ALONE else _read(tag, body)
     except _Unacceptable as e:
@@ -336,14 +336,14 @@ def _read(tag: int, body: bytes) -> Message:
     return message
 
 
-# The same few come with every prepared statement, and say nothing but names.
+# The same few messages accompany every prepared statement and contain only names.
 _NAMES_ALONE = frozenset(b"DESH")
 _read_again = cached(256)(_read)
 
 
 def read_startup(body: bytes) -> StartupPacket:
-    """The first packet (its length field taken off). Raises ProtocolViolation, or what `MessageRefused` would
-    carry."""
+    """Parse the first packet, without its length field. Raises ProtocolViolation, or the error of a
+    `MessageRefused`."""
     b = _Body(body, "startup packet")
     (code,) = b.ints("I", 1)
     if code == _SSL_CODE:

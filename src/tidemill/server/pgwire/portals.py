@@ -23,12 +23,12 @@ from tidemill.types.model import Column
 
 log = logging.getLogger(__name__)
 
-# Verbs of statements whose text may be shown: another may hold a password.
+# Verbs of statements whose text may be shown. Others may contain a password.
 _SHOWN_VERBS = frozenset({"SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "SUBSCRIBE"})
 
 
 class WirePortal(BoundPortal):
-    """A portal of Bind and the rows that it sends."""
+    """A portal created by Bind, and the rows that it sends."""
 
     def __init__(
         self,
@@ -39,16 +39,16 @@ class WirePortal(BoundPortal):
         result_formats: tuple[int, ...],
         releasing: set[asyncio.Task[None]],
     ) -> None:
-        """`columns`: what it returns, as of Bind. `size`: of the parameters, in bytes. `result_formats` as
-        Bind carried them; they are checked against the columns when these are known. `releasing` gets what
-        closing has begun."""
+        """`columns`: the result columns as of Bind. `size`: the size of the parameters in bytes.
+        `result_formats` as in Bind; they are checked against the columns when these are known. `releasing`
+        collects the tasks that closing starts."""
         super().__init__(prepared, columns, params, prepared.text if prepared.verb in _SHOWN_VERBS else None)
         self.size = size
         self.result_formats = result_formats
         self._releasing = releasing
-        # The rows, once the portal was executed and until they are all sent.
+        # The rows, from the execution of the portal until all are sent.
         self.stream: RowStream | None = None
-        # The tag of a further Execute if it returned rows (there are no more), else None.
+        # The tag of a repeated Execute if it returned rows (there are no more), otherwise None.
         self.tag_when_empty: str | None = None
 
     def unsent(self) -> AsyncIterator[pa.RecordBatch] | None:
@@ -56,7 +56,7 @@ class WirePortal(BoundPortal):
         return None if stream is None else stream.unsent()
 
     async def end(self) -> None:
-        """The rows are all sent."""
+        """All rows are sent."""
         stream, self.stream = self.stream, None
         if stream is not None:
             await stream.close()
@@ -65,7 +65,7 @@ class WirePortal(BoundPortal):
         super().close()
         if self.stream is not None:
             task = asyncio.ensure_future(self.end())
-            self._releasing.add(task)  # the loop itself keeps no reference
+            self._releasing.add(task)  # the event loop keeps only a weak reference
             task.add_done_callback(self._released)
 
     def _released(self, task: asyncio.Task[None]) -> None:
@@ -85,7 +85,7 @@ class SessionPortals:
         self._unnamed: PreparedStatement | None = None
         # Shared with DECLARE, FETCH and CLOSE.
         self._portals = portals
-        # Closings of portals that are under way.
+        # Pending close operations.
         self.releasing: set[asyncio.Task[None]] = set()
 
     def statement(self, name: str) -> PreparedStatement:
@@ -106,7 +106,7 @@ class SessionPortals:
             self._unnamed = None
 
     def check_new_portal(self, name: str, size: int) -> None:
-        """Before its parameters are read; an unnamed one that there is goes."""
+        """Check before reading the parameters. An existing unnamed portal is closed."""
         if not name:
             self._portals.drop(name)
         self._portals.check_new(name)
@@ -123,7 +123,7 @@ class SessionPortals:
         self._portals.drop(name)
 
     async def released(self) -> None:
-        """Until what was closed holds nothing any more."""
+        """Wait until all closed portals have released their resources."""
         if self.releasing:
             await asyncio.wait(set(self.releasing))
 

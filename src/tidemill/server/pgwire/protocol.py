@@ -22,7 +22,8 @@ from tidemill.server.pgwire import messages as m
 
 @dataclass(frozen=True, slots=True)
 class ProtocolFailure:
-    """The stream cannot be followed any further: tell the client (FATAL) and close. Always the last event."""
+    """The stream cannot be parsed any further: report it to the client (FATAL) and close. Always the last
+    event."""
 
     error: TidemillError
 
@@ -32,7 +33,7 @@ Event = m.StartupPacket | m.Message | ProtocolFailure
 
 class _Phase(Enum):
     FIRST = auto()  # frames have no type byte: SSLRequest, GSSENCRequest, CancelRequest or Startup
-    LOGIN = auto()  # typed frames, and short: we do not know yet who this is
+    LOGIN = auto()  # typed frames, and short ones: the client is not authenticated yet
     OPEN = auto()
     OVER = auto()
 
@@ -44,31 +45,32 @@ class Protocol:
 
     def __init__(self) -> None:
         self._phase = _Phase.FIRST
-        # Bytes of the frame that is not yet whole; starts at a frame's first byte.
+        # The bytes of an unfinished frame; starts at the first byte of the frame.
         self._buffer = bytearray()
-        # Bytes still to come of a frame that is refused for its length, and its type: dropped as they come.
+        # The outstanding bytes of a frame that is refused for its length, and its type. They are dropped on
+        # arrival.
         self._skip = 0
         self._skip_tag = ""
-        # Encryption requests seen: each kind may come once, in any order, before Startup.
+        # Encryption requests so far: each kind may be sent once, in any order, before Startup.
         self._wishes: set[type] = set()
 
     def logged_in(self) -> None:
-        """The login succeeded: messages may be long from now on."""
+        """After a successful login messages may be long."""
         if self._phase is _Phase.LOGIN:
             self._phase = _Phase.OPEN
 
     @property
     def buffered(self) -> int:
-        """Bytes held."""
+        """The number of buffered bytes."""
         return len(self._buffer)
 
     @property
     def over(self) -> bool:
-        """No more events will come, whatever is received."""
+        """No more events follow, whatever is received."""
         return self._phase is _Phase.OVER
 
     def receive(self, data: bytes) -> list[Event]:
-        """What `data` completes, in order."""
+        """Yield the events that `data` completes, in order."""
         events: list[Event] = []
         if self.over:
             return events
@@ -80,7 +82,8 @@ class Protocol:
                 return events
             events.append(self._refused())
             view = view[taken:]
-        # A chunk that starts at a frame is read in place; only an unfinished frame is copied into the buffer.
+        # A chunk that starts at a frame is parsed in place; only an unfinished frame is copied into the
+        # buffer.
         if self._buffer:
             self._buffer += view
             source: bytes | bytearray = self._buffer
@@ -95,7 +98,7 @@ class Protocol:
         if self.over:
             self._over()
         elif source is self._buffer:
-            # A fresh buffer when all is used: a long message must not leave its memory behind.
+            # Use a new buffer when all is consumed, to release the memory of a long message.
             if at == len(self._buffer):
                 self._buffer = bytearray()
             elif at:
@@ -110,7 +113,7 @@ class Protocol:
         self._skip = 0
 
     def _frames(self, source: bytes | bytearray, events: list[Event]) -> int:
-        """Read all whole frames; returns where the first unfinished one starts."""
+        """Parse all whole frames; return where the first unfinished one starts."""
         at = 0
         while self._phase is not _Phase.OVER:
             if self._phase is _Phase.FIRST:
@@ -173,7 +176,7 @@ class Protocol:
     def _skip_frame(
         self, tag: int, size: int, source: bytes | bytearray, at: int, events: list[Event]
     ) -> int:
-        """A query's text that is too long is dropped as it comes, and refused when its end is seen."""
+        """Discard a query's text that is too long as it arrives, and refuse it at its end."""
         self._skip_tag = chr(tag)
         have = len(source) - at
         if have >= size:
@@ -193,7 +196,7 @@ class Protocol:
 
 
 def _piece(source: bytes | bytearray, start: int, end: int) -> bytes:
-    """Bytes of the source, copied once."""
+    """A slice of the source, copied once."""
     if isinstance(source, bytes):
         return source[start:end]
     with memoryview(source) as view:
@@ -207,14 +210,14 @@ _LONGEST_TEXT_FRAME = limits.MAX_QUERY_BYTES + 2 * limits.MAX_IDENTIFIER_BYTES +
 
 
 class _Stage(Enum):
-    LOGIN = auto()  # only answers to what we asked
+    LOGIN = auto()  # only answers to our request
     IDLE = auto()  # between queries, or inside a chain of extended-query messages
-    SKIPPING = auto()  # an extended-query message failed: all is void until Sync
-    COPYING = auto()  # we asked for COPY data
+    SKIPPING = auto()  # an extended-query message failed: messages are skipped until Sync
+    COPYING = auto()  # we requested COPY data
 
 
 class Conversation:
-    """What may be acted on, given how the earlier messages went."""
+    """Which messages are valid, given the results of the earlier ones."""
 
     __slots__ = ("_stage",)
 
@@ -229,20 +232,20 @@ class Conversation:
         self._stage = _Stage.COPYING
 
     def copy_ended(self) -> None:
-        """The data is complete, or the COPY failed: what still comes of it is void."""
+        """The data is complete, or the COPY failed: further data is skipped."""
         self._stage = _Stage.IDLE
 
     def failed(self, message: m.Message) -> None:
-        """`message` ended in an error that the client was told about."""
+        """`message` ended in an error that was sent to the client."""
         chained = isinstance(message, _CHAINED) or (
             isinstance(message, m.MessageRefused) and message.tag in _CHAINED_TAGS
         )
         self._stage = _Stage.SKIPPING if chained else _Stage.IDLE
 
     def admit(self, message: m.Message) -> bool:
-        """True: act on it. False: it is void, drop it. Raises ProtocolViolation where it may not come."""
+        """True: process the message. False: skip it. Raises ProtocolViolation if it is not allowed here."""
         if self._stage is _Stage.IDLE and not isinstance(message, m.AuthenticationReply):
-            # A client may still be sending the data of a COPY that failed.
+            # A client may still be sending the data of a failed COPY.
             return not isinstance(message, _COPY)
         if isinstance(message, m.Terminate):
             return True
@@ -260,7 +263,7 @@ class Conversation:
                 if isinstance(message, _COPY):
                     return True
                 if isinstance(message, m.Sync | m.Flush):
-                    # Libraries that run COPY by the extended protocol have sent their Sync already.
+                    # Libraries that run COPY in the extended protocol have already sent their Sync.
                     return False
                 raise m.MalformedMessage(f"unexpected {_title(message)} during COPY from stdin")
             case _Stage.IDLE:

@@ -21,7 +21,7 @@ def message(tag: bytes, body: bytes = b"") -> bytes:
 
 
 def _cstring(text: str) -> bytes:
-    """Text with its terminator. A NUL inside would end the field early and shift all that follows."""
+    """Text with its terminator. A NUL inside would end the field early and shift all later fields."""
     return text.replace("\0", "\\0").encode(errors="replace") + b"\0"
 
 
@@ -33,9 +33,9 @@ CLOSE_COMPLETE = message(b"3")
 NO_DATA = message(b"n")
 PORTAL_SUSPENDED = message(b"s")
 COPY_DONE = message(b"c")
-# The one byte that refuses SSLRequest and GSSENCRequest; it is no message.
+# The one byte that refuses SSLRequest and GSSENCRequest; it is not a message.
 NO_ENCRYPTION = b"N"
-# The one byte that accepts SSLRequest; TLS begins behind it.
+# The one byte that accepts SSLRequest; TLS starts after it.
 TLS_FOLLOWS = b"S"
 
 
@@ -53,18 +53,18 @@ def backend_key_data(process_id: int, key: bytes) -> bytes:
 
 
 def negotiate_protocol_version(minor: int, unknown: Iterable[str]) -> bytes:
-    """The version that we speak and the `_pq_.` options that we do not know."""
+    """The version that we support and the `_pq_.` options that we do not know."""
     names = [_cstring(name) for name in unknown]
     return message(b"v", struct.pack("!ii", (3 << 16) | minor, len(names)) + b"".join(names))
 
 
-# There are three.
+# There are only three.
 @cached(8)
 def ready_for_query(status: str) -> bytes:
     return message(b"Z", status.encode())
 
 
-# Those of small answers come again and again.
+# Cached: the tags of small results repeat.
 @cached(256)
 def command_complete(tag: str) -> bytes:
     return message(b"C", _cstring(tag))
@@ -75,8 +75,8 @@ def parameter_description(types: Sequence[SqlType]) -> bytes:
 
 
 def row_description(columns: Sequence[Column], formats: Sequence[int]) -> bytes:
-    """`formats` has one entry per column. Table and attribute numbers are 0: results are not tied to a
-    table."""
+    """`formats` has one entry per column. Table and attribute numbers are 0, because results do not refer to
+    tables."""
     fields = [
         _cstring(c.name)
         + struct.pack("!IhIhih", 0, 0, wire.oid(c.type), wire.typlen(c.type), wire.typmod(c.type), f)
@@ -86,7 +86,7 @@ def row_description(columns: Sequence[Column], formats: Sequence[int]) -> bytes:
 
 
 def copy_response(tag: bytes, columns: int, *, binary: bool) -> bytes:
-    """`tag` is G (send us data) or H (data comes)."""
+    """`tag` is G (the client sends data) or H (the server sends data)."""
     code = int(binary)
     return message(tag, struct.pack(f"!bH{columns}h", code, columns, *([code] * columns)))
 

@@ -30,12 +30,12 @@ from tidemill.server.pgwire.rows import (
 from tidemill.server.shared import BlockEncoder
 from tidemill.types.model import face
 
-# Streams that have no end have no size either.
+# Streams without an end have no size limit.
 _UNLIMITED_TAGS = frozenset({"SUBSCRIBE"})
 
 
 async def close_batches(batches: AsyncIterator[pa.RecordBatch]) -> None:
-    """Release what the engine holds for an iterator that may be half read."""
+    """Release the engine's resources for an iterator that may be partly read."""
     aclose = getattr(batches, "aclose", None)
     if aclose is not None:
         await aclose()
@@ -44,14 +44,14 @@ async def close_batches(batches: AsyncIterator[pa.RecordBatch]) -> None:
 async def _block(
     line: ClientLine, batch: pa.RecordBatch, at: int, rows: int, encoder: BlockEncoder, *, shared: bool
 ) -> memoryview:
-    # The last piece of a row limit is nobody else's.
+    # The last piece of a row limit belongs to this client alone.
     if shared:
         return await line.encodings.block(batch, at, rows, encoder)
     return await line.in_thread(encoder.encode, batch.slice(at, rows))
 
 
 class RowStream:
-    """The rows of one execution, read in one go or, by a portal with a row limit, in several."""
+    """The rows of one execution, read at once or, by a portal with a row limit, in several calls."""
 
     __slots__ = (
         "_ahead",
@@ -70,26 +70,26 @@ class RowStream:
     )
 
     def __init__(self, rows: Rows, formats: Sequence[int], limit: Callable[[], int] | None = None) -> None:
-        """`formats` as Bind carries them; `send` raises if they do not fit the columns, or if there are more
-        bytes than `limit` says."""
+        """`formats` as in Bind. `send` raises if they do not match the columns, or if there are more bytes
+        than `limit` allows."""
         self._rows = rows
-        # No limit is lower: only what is longer has to ask for it.
+        # No limit is lower. The actual limit is looked up only when more bytes are sent.
         self._limit = limits.LEAST_RESULT_BYTES
         self._ask = limit
         self._formats = formats
-        # Made by the first `send`.
+        # Created by the first `send`.
         self._encoder: RowEncoder | None = None
-        # What was pulled from the engine, from its row `_at` on. The piece that is being encoded comes before
-        # it, and before that what is left of the last one, beyond a row limit.
+        # The batch from the engine, from its row `_at` on. The order is: the rest of the last piece beyond a
+        # row limit, then the piece that is being encoded, then this batch.
         self._batch: pa.RecordBatch | None = None
         self._at = 0
         self._ahead: asyncio.Future[pa.Array] | None = None
         self._left: pa.Array | None = None
-        # The rows of which these are.
+        # The rows that these columns describe.
         self._piece: pa.RecordBatch | None = None
-        # Bytes on the wire for each in storage, as the last piece had it; None before the first.
+        # Bytes on the wire per byte in storage, from the last piece; None before the first.
         self._growth: float | None = None
-        # Executed for a second time: whoever comes again comes on.
+        # Executed again: a client that fetches twice will continue.
         self._resumed = False
         self._sent_bytes = 0
 
@@ -101,7 +101,7 @@ class RowStream:
         if self._encoder is None:
             encoder = self._encoder = self._encoding(line)
             if self._rows.shared:
-                # The first row may be long in coming; the client can get ready for it.
+                # The first row may take long; the client can prepare for it.
                 line.outbox.flush()
         else:
             encoder = self._encoder
@@ -118,7 +118,7 @@ class RowStream:
                     return sent, True
                 if self._rows.shared:
                     sent += await self._send_shared(line, encoder, batch, room)
-                    # The next rows may be long in coming.
+                    # The next rows may take long.
                     del batch
                     continue
                 if (room is None or batch.num_rows <= room) and is_light(batch):
@@ -145,7 +145,7 @@ class RowStream:
     async def _send_shared(
         self, line: ClientLine, encoder: RowEncoder, batch: pa.RecordBatch, room: int | None
     ) -> int:
-        """A batch that others are sent too, as much of it as there is room for."""
+        """Send a batch that is shared with other clients, up to the row limit."""
         whole = room is None or batch.num_rows <= room
         sent = 0
         for at, rows in pieces(batch, room):
@@ -154,7 +154,7 @@ class RowStream:
             self._count(len(data))
             line.outbox.put(data)
             line.outbox.flush()
-            # Until the next rows come nothing of these is kept: they may be long in coming.
+            # Keep none of these rows while waiting for the next ones, which may take long.
             del data
             await line.outbox.drain()
             sent += rows
@@ -163,8 +163,8 @@ class RowStream:
         return sent
 
     async def _send_piece(self, line: ClientLine, encoder: RowEncoder, room: int | None) -> int:
-        """The next piece, as much of it as there is room for. The one behind it is encoded meanwhile, also
-        beyond the row limit of a client that came back for more: it will again."""
+        """Send the next piece, up to the row limit. The piece after it is encoded meanwhile, even beyond the
+        row limit if the client has fetched before: it will fetch again."""
         messages = self._left
         if messages is None:
             self._begin(line, encoder, room)
@@ -176,7 +176,7 @@ class RowStream:
         self._left = messages.slice(rows) if rows < len(messages) else None
         data = content(messages.slice(0, rows))
         self._count(len(data))
-        # Not before here: what comes next is read and encoded while the client takes what it has.
+        # Not earlier: the next rows are read and encoded while the client reads the present ones.
         await line.outbox.drain()
         line.outbox.put(data)
         line.outbox.flush()
@@ -184,14 +184,14 @@ class RowStream:
         return rows
 
     def _begin(self, line: ClientLine, encoder: RowEncoder, room: int | None) -> None:
-        """Have the next piece encoded, if there are rows for one and there is none ahead."""
+        """Start to encode the next piece, if there are rows for one and none is ahead."""
         batch = self._batch
         if batch is None or self._ahead is not None or self._left is not None:
             return
         rows = batch.num_rows - self._at
         step = rows_of_a_piece(batch, self._growth)
         if room is not None and not self._resumed:
-            # Many a client wants no more than its limit.
+            # Many clients need no more rows than their limit.
             step = min(step, room)
         if not step:
             return
@@ -232,7 +232,7 @@ class RowStream:
             )
 
     def unsent(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows that are not sent yet, for another reader. The stream is of no use any more."""
+        """The rows that are not sent yet, for another reader. The stream cannot be used afterwards."""
         here: list[pa.RecordBatch] = []
         if self._piece is not None and self._left is not None:
             here.append(self._piece.slice(self._piece.num_rows - len(self._left)))
@@ -245,7 +245,7 @@ class RowStream:
 
     def _forget(self) -> None:
         if self._ahead is not None:
-            # Why it fails, if it does, nobody wants to know any more.
+            # Its error, if any, is not of interest any more.
             self._ahead.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._ahead.cancel()
         self._ahead = self._left = self._batch = self._piece = None
@@ -256,7 +256,7 @@ class RowStream:
 
 
 class _Unsent:
-    """Rows that were read and not sent, and then those that were not read."""
+    """Rows that were read and not sent, followed by those that were not read."""
 
     def __init__(self, here: list[pa.RecordBatch], batches: AsyncIterator[pa.RecordBatch]) -> None:
         self._here = here
@@ -264,7 +264,7 @@ class _Unsent:
 
     @property
     def ready(self) -> bool:
-        """Rows are there already, and are only being made ready."""
+        """Whether rows are available, though not yet converted."""
         return bool(self._here) or bool(getattr(self._batches, "ready", False))
 
     def __aiter__(self) -> _Unsent:
@@ -279,7 +279,7 @@ class _Unsent:
 
 
 class _Framed:
-    """COPY rows, each in a message of its own."""
+    """COPY rows, each framed as a message."""
 
     __slots__ = ("__weakref__", "_encoder")
 
@@ -291,7 +291,7 @@ class _Framed:
 
 
 async def send_copy(line: ClientLine, copy: CopyOut) -> str:
-    """COPY ... TO STDOUT, one row in each CopyData message as clients expect it. Returns the tag."""
+    """COPY ... TO STDOUT, one row in each CopyData message, as clients expect. Returns the tag."""
     columns, options, zone = copy.columns, copy.options, line.timezone
     encoder = copy_encoder(columns, options, timezone=zone)
     own, common = _Framed(encoder), None
@@ -311,7 +311,7 @@ async def send_copy(line: ClientLine, copy: CopyOut) -> str:
         async for batch in copy.batches:
             for at, rows in pieces(batch):
                 line.check()
-                # What goes before the first row is with it, and not the others' affair.
+                # Bytes before the first row are part of its message, and do not concern other clients.
                 shared = common if count else None
                 data = await _block(line, batch, at, rows, shared or own, shared=shared is not None)
                 line.outbox.put(data)

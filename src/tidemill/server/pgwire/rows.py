@@ -28,13 +28,13 @@ BINARY = 1
 _NULL = b"\xff\xff\xff\xff"
 _INT4 = struct.Struct("!i")
 _FEW_HEAD = struct.Struct("!ciH")
-# Of a record: its kind in numpy, and one value for all rows or one each.
+# A part of a record: its numpy type, and one value for all rows or one for each.
 _Field = tuple[str, Any]
 _HEAD = np.dtype([("tag", "S1"), ("length", ">i4")])
 
 
 def result_formats(wanted: Sequence[int], columns: int) -> tuple[int, ...]:
-    """One format code per column from what Bind carried: none (text), one for all, or one each."""
+    """One format code per column from those of Bind: none (text), one for all, or one each."""
     if len(wanted) == 0:
         return (TEXT,) * columns
     if len(wanted) == 1:
@@ -59,7 +59,7 @@ class RowEncoder:
         return content(self.messages(batch))
 
     def messages(self, batch: pa.RecordBatch) -> pa.Array:
-        """The same, one message to a value."""
+        """The same, one message per value."""
         values: list[pa.Array | pa.Scalar] = []
         for column, (t, form) in zip(batch.columns, self._columns, strict=True):
             one = constant(column)
@@ -72,7 +72,7 @@ class RowEncoder:
         return wire.encode_text(array, t, timezone=self._timezone)
 
     def few(self, batch: pa.RecordBatch) -> bytes:
-        """The same bytes, without what makes many rows cheap and one row dear."""
+        """The same bytes, without the setup that pays off only for many rows."""
         columns = [self._few_values(a, t, f) for a, (t, f) in zip(batch.columns, self._columns, strict=True)]
         rows: list[bytes] = []
         for values in zip(*columns, strict=True):
@@ -89,11 +89,10 @@ class RowEncoder:
 
 
 def data_rows(values: Sequence[pa.Array | pa.Scalar], rows: int) -> pa.Array:
-    """The DataRow messages of `rows` rows with these encoded columns; a single value stands for a column of
-    nothing else."""
+    """The DataRow messages of `rows` rows with these encoded columns. A scalar is a constant column."""
     size = np.full(rows, 6, np.int64)
-    # What is equally long in all rows, the lengths before values among it, is gathered to records: every part
-    # of the join costs as much as a short value. Between two records is a column of any lengths.
+    # Parts of equal length in all rows, such as the length prefixes, are combined to records, because each
+    # part of the join costs as much as a short value. Between two records is a column of variable lengths.
     records: list[list[_Field]] = [[("S1", b"D"), (">i4", size), (">u2", len(values))]]
     columns: list[pa.Array] = []
     for column in values:
@@ -141,7 +140,7 @@ def framed(tag: bytes, rows: pa.Array) -> memoryview:
 
 
 def is_light(batch: pa.RecordBatch) -> bool:
-    """So little that it is encoded in less time than another thread takes to begin."""
+    """Whether encoding takes less time than handing the work to another thread."""
     if batch.num_rows > limits.LIGHT_ROWS or not batch.num_columns:
         return False
     return batch.get_total_buffer_size() <= limits.LIGHT_BYTES
@@ -157,9 +156,9 @@ def pieces(batch: pa.RecordBatch, at_most: int | None = None) -> Iterator[tuple[
 
 
 def rows_of_a_piece(batch: pa.RecordBatch, growth: float | None = None) -> int:
-    """How many of the batch's rows make about `limits.CHUNK_BYTES`, if a byte in storage is `growth` bytes on
-    the wire. Where that is not known: text is up to about twice as long (bytea is exactly so), and each value
-    has a prefix."""
+    """How many of the batch's rows make about `limits.CHUNK_BYTES`, if one byte in storage is `growth` bytes
+    on the wire. If that is unknown: text is up to about twice as long (bytea exactly), and each value has a
+    prefix."""
     per_row = batch.nbytes / batch.num_rows
     per_row = 2 * per_row + 8 * batch.num_columns + 7 if growth is None else growth * per_row
     return max(1, min(limits.CHUNK_ROWS, int(limits.CHUNK_BYTES / max(1, per_row))))

@@ -17,27 +17,27 @@ from typing import Any
 
 from tidemill.engine.api import Encryption
 
-# What one call reads: a TLS record holds at most 16 kB.
+# The size of one read: a TLS record holds at most 16 kB.
 _PIECE = 65_536
 
 
 class SecureTransport(asyncio.Transport):
-    """The part of a transport that a connection uses."""
+    """The methods of a transport that a connection uses."""
 
     def __init__(self, below: asyncio.Transport, context: ssl.SSLContext) -> None:
         super().__init__()
         self._below = below
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        # The handshake is over: the client may be told something.
+        # The handshake is complete: data may be sent to the client.
         self.established = False
-        # The client said that it will send nothing more.
+        # The client announced that it will send nothing more.
         self.ended = False
-        # It began with TLS, without asking for it first.
+        # The client started with TLS at once, without a request.
         self.direct = False
 
     def receive(self, data: bytes) -> bytes:
-        """What `data`, which came from below, says."""
+        """Decrypt `data`, which the transport below received."""
         self._incoming.write(data)
         try:
             if not self.established:
@@ -47,7 +47,7 @@ class SecureTransport(asyncio.Transport):
         except ssl.SSLWantReadError:
             return b""
         finally:
-            # Our part of the handshake; or the alert that tells the client why we end.
+            # Our part of the handshake, or the alert with the reason of the end.
             self._flush()
 
     def _read(self) -> bytes:
@@ -78,7 +78,7 @@ class SecureTransport(asyncio.Transport):
     def close(self) -> None:
         if self.established and not self._below.is_closing():
             try:
-                # Tells the client that this is the end and not a cut line; its answer is not waited for.
+                # Marks a regular end, as opposed to a lost connection. The answer is not awaited.
                 self._tls.unwrap()
             except ssl.SSLError:
                 pass
@@ -87,16 +87,16 @@ class SecureTransport(asyncio.Transport):
 
     @property
     def version(self) -> str:
-        """`TLSv1.3`."""
+        """The TLS version, such as `TLSv1.3`."""
         return self._tls.version() or ""
 
     @property
     def protocol(self) -> str | None:
-        """What was negotiated inside TLS (ALPN); None if the client did not ask."""
+        """The protocol negotiated in TLS (ALPN); None if the client did not ask."""
         return self._tls.selected_alpn_protocol()
 
     def peer_certificate(self) -> object:
-        """The client's certificate as `getpeercert` gives it; None if it showed none."""
+        """The client's certificate as `getpeercert` returns it; None if it sent none."""
         return self._tls.getpeercert() or None
 
     @property

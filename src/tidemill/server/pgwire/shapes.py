@@ -12,12 +12,12 @@ from tidemill.server.pgwire import replies
 from tidemill.server.pgwire.rows import RowEncoder
 from tidemill.types.model import Column
 
-# A kilobyte each; thousands of connections have them.
+# Each takes a kilobyte, and there may be thousands of connections.
 MAX_KEPT = 4
 
 
 class ResultShape:
-    """Columns in their formats: how they are described, and how their rows are encoded."""
+    """Columns with their formats: their description, and the encoder of their rows."""
 
     __slots__ = ("columns", "description", "encoder", "formats", "zone")
 
@@ -30,7 +30,7 @@ class ResultShape:
 
 
 class Shapes:
-    """Of one connection."""
+    """The shapes of one connection."""
 
     __slots__ = ("_kept",)
 
@@ -39,7 +39,7 @@ class Shapes:
         self._kept: list[ResultShape] = []
 
     def of(self, columns: tuple[Column, ...], formats: tuple[int, ...], zone: str) -> ResultShape:
-        """`formats` has one entry per column; `zone` is what times are shown in."""
+        """`formats` has one entry per column; `zone` is the time zone for times."""
         for shape in self._kept if caches.ENABLED else ():
             if shape.columns is columns and shape.formats == formats and shape.zone == zone:
                 return shape
