@@ -1,8 +1,8 @@
 """The running system: a data directory's environment, its catalog, Spark, the sessions, and the background
 work.
 
-Opened once by `serve`. The SQL port can answer as soon as `open` returns; Spark starts behind it. A Spark
-that dies is started again; a data directory that is taken over by another server ends this one through
+Opened once by `serve`. The SQL port can answer as soon as `open` returns; Spark starts in the background. If
+Spark fails, it is started again. If another server takes over the data directory, this engine ends through
 `on_fatal`.
 """
 
@@ -41,12 +41,12 @@ from tidemill.time.oracle import Oracle
 
 log = logging.getLogger(__name__)
 
-# Threads for whatever blocks: reading and writing shards, planning, waiting for Spark. Statements beyond that
-# many wait for a free one; commits do not need any.
+# Threads for blocking work: reading and writing shards, planning, waiting for Spark. When all are busy,
+# further statements wait for a free one; commits do not need any.
 MAX_WORKERS = 64
 # A JVM that dies again and again (no memory) is not started more often than this.
 RESTART_SECONDS = 5.0
-# Statements that wait longer than this for Spark tell their client.
+# Statements that wait longer than this for Spark send their client a notice.
 SPARK_NOTICE_SECONDS = 0.5
 
 
@@ -83,8 +83,8 @@ class TidemillEngine:
 
     @classmethod
     def open(cls, config: Config, *, on_fatal: Callable[[TidemillError], None]) -> TidemillEngine:
-        """Take the data directory and start Spark; raises `DirectoryHeld` and whatever the store raises.
-        Blocks, not for Spark."""
+        """Takes the data directory and starts Spark. Raises `DirectoryHeld` and the errors of the store.
+        Blocks, but not for Spark."""
         refuse_fixed(dict(config.spark_conf))
         environment = Environment.open(
             config.data_dir, options=config.s3_options(), take_over=config.take_over, on_lost=on_fatal
@@ -124,14 +124,14 @@ class TidemillEngine:
             self.audit.logged_in(session)
         return session
 
-    # -- who may log in ----------------------------------------------------------------------------
+    # -- logins -------------------------------------------------------------------------------------
 
     def stored_password(self, role: str) -> str | None:
-        """The verifier of its password, for the server layer."""
+        """The verifier of the role's password, for the server layer."""
         return self._logins.verifier(role)
 
     def system_value(self, name: str) -> str:
-        """Of a parameter that ALTER SYSTEM sets."""
+        """The value of a parameter that ALTER SYSTEM sets."""
         item = self.catalog.state.find_parameter(name)
         if item is not None:
             return item.value
@@ -156,7 +156,7 @@ class TidemillEngine:
         return list(self._sessions)
 
     def session(self, process_id: int) -> EngineSession | None:
-        """The session of that process id."""
+        """The session with that process id."""
         return next((s for s in list(self._sessions) if s.process_id == process_id), None)
 
     def forget_session(self, session: EngineSession) -> None:
@@ -169,8 +169,8 @@ class TidemillEngine:
         return self.environment.oracle
 
     async def wait_for_spark(self, session: EngineSession) -> None:
-        """Until there is a Spark session; tells the client when that takes long. Raises what stops Spark from
-        starting."""
+        """Waits until a Spark session exists; sends the client a notice if that takes long. Raises the error
+        that prevents Spark from starting."""
         if self.spark.usable:
             return
         waiting = asyncio.ensure_future(session.blocking(self.spark.wait_usable))
@@ -180,14 +180,14 @@ class TidemillEngine:
         await session.interrupt.guard(waiting)
 
     def release(self, what: Callable[[], None]) -> None:
-        """Run it on a worker thread, without waiting; when the server is stopping, at once."""
+        """Runs it on a worker thread, without waiting; at once if the server is stopping."""
         try:
             self.workers.submit(what)
         except RuntimeError:  # the workers are gone
             what()
 
     def system_rows(self, session: EngineSession, catalog: CatalogState) -> SystemRows:
-        """What system relations show the session now."""
+        """The rows of the system relations for this session now."""
         situation = self.situation(session, catalog)
         return lambda relation_id: SYSTEM_RELATIONS_BY_ID[relation_id].table(situation)
 
@@ -195,8 +195,7 @@ class TidemillEngine:
         return LiveSituation(self, session, catalog)
 
     def close(self) -> None:
-        """End everything in order: commits that are queued finish, the directory is released. Blocks.
-        Idempotent."""
+        """Ends everything in order: queued commits finish, the directory is released. Blocks. Idempotent."""
         if self._closed:
             return
         self._closed = True

@@ -1,8 +1,8 @@
-"""INSERT, UPDATE, DELETE, TRUNCATE: rows in, updates of one transaction out.
+"""INSERT, UPDATE, DELETE, TRUNCATE: from rows to the updates of one transaction.
 
-A statement that reads what it writes (UPDATE, DELETE, INSERT ... SELECT) reads at the transaction's time
-and commits only if nothing that it read has changed since. When it is alone in its transaction it commits
-here and is run again on a conflict, so that its client never sees one.
+A statement that reads what it writes (UPDATE, DELETE, INSERT ... SELECT) reads at the transaction's time. It
+commits only if nothing that it read has changed since. If it is alone in its transaction, it commits here and
+runs again after a conflict, so that its client never sees one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class WritePlan:
         self._source = source
         self._split = split
         self._returning = returning
-        # The shards whose contents the outcome depends on: what it retracts must be there.
+        # The shards that the outcome depends on: the rows that it retracts must exist.
         own = {table.shard} if retracts else set[str]()
         self._reads = sorted(own | {t.shard for t in reading.tables_under(catalog, source)})
 
@@ -80,7 +80,7 @@ class WritePlan:
         return await self._run_once(session, params)
 
     async def _run_alone(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        """With a commit of its own, again and again until nothing came in between."""
+        """Runs with its own commit, and repeats until no other write has intervened."""
 
         async def attempt(claimed: bool) -> Outcome:
             outcome = await self._run_once(session, params)
@@ -144,7 +144,7 @@ def plan_insert(
 
 
 def target_columns(table: Table, names: Sequence[ast.Ident]) -> list[int]:
-    """Positions of the columns that are named, all of them if none are."""
+    """The positions of the named columns; all columns if none are named."""
     if not names:
         return list(range(len(table.desc.columns)))
     at: list[int] = []
@@ -219,7 +219,8 @@ def plan_update(
 
 
 def _placed(value: ast.Expr) -> exp.Expr:
-    """Its tree, which knows its place: the parser keeps that of names and calls, not of literals."""
+    """The tree of the value, which has a position: the parser keeps positions of names and calls, not of
+    literals."""
     if isinstance(value.tree, exp.Literal):
         value.tree.meta.setdefault("start", value.offset)
     return value.tree
@@ -234,7 +235,7 @@ def plan_delete(
 
 
 def _refuse_returning(what: str, items: Sequence[ast.Expr]) -> None:
-    """There RETURNING may name the joined columns (and * means them too), which are not kept."""
+    """RETURNING of such a statement may name the joined columns (and * includes them), which are not kept."""
     if items:
         raise Unsupported(f"RETURNING of {what} is not supported", position=items[0].offset + 1)
 
@@ -243,7 +244,7 @@ def _removal(
     s: EngineSession, statement: ast.Delete, types: Sequence[SqlType | None], catalog: CatalogState
 ) -> WritePlan:
     table = s.resolver(catalog).table(statement.table, "delete from")
-    # Who removes all rows learns nothing of them.
+    # Removing all rows reveals nothing of their contents.
     blind = statement.where is None and statement.using is None and not statement.returning
     source = bind_update(
         table_tree(statement.table, statement.alias),

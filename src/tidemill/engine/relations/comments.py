@@ -1,4 +1,4 @@
-"""mz_comments: what COMMENT ON said."""
+"""mz_comments: the comments of COMMENT ON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def column_number(item: Item, column: str) -> int | None:
-    """Counted from 1; None where the column is gone."""
+    """The column's number, from 1; None if the column no longer exists."""
     names = item.desc.names if isinstance(item, RELATIONS) and item.desc is not None else []
     return names.index(column) + 1 if column in names else None
 

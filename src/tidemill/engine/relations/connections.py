@@ -1,5 +1,5 @@
-"""The system relations about secrets and connections, and what is particular to Kafka sources. What a
-secret holds is in none of them."""
+"""The system relations about secrets and connections, and those about Kafka sources only. None of them shows
+the value of a secret."""
 
 from __future__ import annotations
 

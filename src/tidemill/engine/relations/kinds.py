@@ -1,4 +1,4 @@
-"""What the things in a schema are called: in statements, and in the system relations."""
+"""The names of object kinds: in statements, and in the system relations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemill.sql.ast import ObjectKind
 
 
 def statement_kind(item: SchemaItem) -> ObjectKind:
-    """The word of DROP, ALTER and SHOW CREATE for it."""
+    """The object's kind in DROP, ALTER and SHOW CREATE."""
     if isinstance(item, Connection):
         return ObjectKind.CONNECTION
     if isinstance(item, Secret):
@@ -35,14 +35,14 @@ def statement_kind(item: SchemaItem) -> ObjectKind:
 
 
 def object_type(item: SchemaItem) -> str:
-    """As mz_objects and SHOW OBJECTS have it."""
+    """The object's kind in mz_objects and SHOW OBJECTS."""
     if isinstance(item, SourceProgress):
         return "source_progress"
     return statement_kind(item).value.lower().replace(" ", "-")
 
 
 def source_type(item: Source | SourceTable | SourceProgress) -> str:
-    """As mz_sources and SHOW SOURCES have it."""
+    """The source's type in mz_sources and SHOW SOURCES."""
     if isinstance(item, Source):
         return item.type
     if isinstance(item, SourceProgress):

@@ -42,7 +42,7 @@ class LiveSources:
         rows: list[StatusRow] = []
         for item, report, machine in self._ingestion.all():
             status = report.status
-            # What a CDCv2 stream waits for is no trouble of the source's.
+            # Waiting is normal for a CDCv2 stream: it is not reported as an error of the source.
             waits = [] if machine is None else machine.stalls()
             more = {"detail": status.detail, "hint": status.hint, "waits": "; ".join(waits) or None}
             if status.state is RunState.RUNNING and report.slow is not None:
@@ -129,8 +129,8 @@ class LiveSources:
 
 
 def _snapshot(machine: SourceMachine) -> tuple[int | None, int | None]:
-    """What is to be caught up with, and what of that is there. What lies before the source's beginning (which
-    retention removed, or START OFFSET leaves out) is nothing to be read."""
+    """The records that the first catch-up must read, and how many of them have been read. Records before the
+    source's beginning (removed by retention, or excluded by START OFFSET) do not count."""
     first = machine.first
     if first is None:
         return None, None
@@ -139,8 +139,8 @@ def _snapshot(machine: SourceMachine) -> tuple[int | None, int | None]:
 
 
 def _indexed(machine: SourceMachine) -> int | None:
-    """Keys of its upsert state: what the collection has now, a row or an error of each. None where it keeps
-    none."""
+    """The number of keys in its upsert state: each has a row or an error in the collection now. None if it
+    keeps no such state."""
     keyed = [feed.rows.parts for feed in machine.feeds if machine.source.outputs[feed.output].key is not None]
     # Diffs are 1 and -1 only, for a key is part of its row.
     return sum(part.rows - 2 * part.retractions for parts in keyed for part in parts) if keyed else None

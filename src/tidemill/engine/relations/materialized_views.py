@@ -1,4 +1,4 @@
-"""The system relations about materialized views: what they are, and how they are."""
+"""The system relations about materialized views: definitions, statuses and frontiers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """How a view is: whether it can be read, and its status as that of a source is told."""
+    """The state of a view: whether it is readable, and its status, in the form of a source's status."""
 
     hydrated: bool
     status: StatusRow
@@ -39,7 +39,7 @@ def view_rows(views: Views) -> Sequence[ViewRow]:
 
 
 def view_frontiers(views: Views) -> Sequence[FrontierRow]:
-    """Of those that are open. One that cannot be read yet is complete before nothing."""
+    """The frontiers of the open views. A view that is not readable yet is not complete at any time."""
     return [
         FrontierRow(item.id, machine.shard.since, machine.readable)
         for item, _, machine in views.all()

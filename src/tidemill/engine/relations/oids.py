@@ -9,6 +9,6 @@ FIRST_NORMAL_OID = 16384
 
 
 def item_oid(item_id: str) -> int:
-    """The OID of a catalog item: stable, as its id is."""
+    """The OID of a catalog item: as stable as its id."""
     number = int(item_id[1:])
     return number if is_system(item_id) else FIRST_NORMAL_OID + number

@@ -1,4 +1,5 @@
-"""Names in a statement to relations: the catalog's, along the session's search path, and the system's."""
+"""Resolution of names in a statement to relations: catalog items along the session's search path, and system
+relations."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class Resolver(CatalogResolver):
         return found
 
     def any_item(self, name: ast.Name, kind: str = "relation") -> SchemaItem:
-        """Whatever stands under that name; `kind` is what it is called where there is nothing."""
+        """The object of any kind with that name; `kind` is the word for the error if none exists."""
         self._refuse_system(name)
         try:
             found = self._catalog.resolve_item(name.parts, self._database, self._search_path, kind)
@@ -56,8 +57,8 @@ class Resolver(CatalogResolver):
             raise WrongObjectType(f'"{system.name}" is a system relation', sqlstate="42809")
 
     def table(self, name: ast.Name, verb: str) -> Table:
-        """A table that can be written; anything else is an error that says so. `verb` is what the statement
-        wants to do, as in `insert into`."""
+        """A table that can be written; anything else raises. `verb` is the action of the statement, as in
+        `insert into`."""
         found = self.item(name)
         if not isinstance(found, Table):
             kind = "source" if kind_name(found) == "subsource" else kind_name(found)
@@ -72,7 +73,7 @@ class Resolver(CatalogResolver):
         return found
 
 
-# What one must be granted to write, by the words of `table`.
+# The privilege that each kind of write needs, by the verbs of `table`.
 _CHANGING = ("insert into", "update", "delete from")
 _NEEDED = {"insert into": "INSERT", "copy to": "INSERT", "update": "UPDATE", "delete from": "DELETE"}
 

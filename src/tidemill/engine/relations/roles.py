@@ -1,5 +1,5 @@
-"""The system relations about roles, owners, privileges, and who did what. No password and nothing that is
-made from one is in any of them."""
+"""The system relations about roles, owners, privileges, and the audit log. None of them shows a password or a
+value derived from one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _privileges(s: Situation) -> Rows:
 
 
 def _table_privileges(s: Situation) -> Rows:
-    """Of the relations of the session's database; the owner's first."""
+    """The privileges on the relations of the session's database; the owner's first."""
     rows: Rows = []
     database = s.catalog.database(s.database)
     for schema in s.catalog.schemas(database.id):

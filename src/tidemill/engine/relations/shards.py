@@ -1,4 +1,4 @@
-"""mz_storage_shards: in which Delta table of the data directory each relation is stored."""
+"""mz_storage_shards: the Delta table in the data directory that stores each relation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The system relations about sinks: what they are, how they are, what they have written."""
+"""The system relations about sinks: definitions, statuses and written updates."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SinkRow:
-    """How a sink is, and what it has written since this server runs. `frontier`: everything before it is
-    written and counted; None where nobody knows."""
+    """The state of a sink, and its output since this server started. Everything before `frontier` is written
+    and counted; None if that is unknown."""
 
     id: str
     status: RunStatus

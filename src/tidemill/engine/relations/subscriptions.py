@@ -1,4 +1,4 @@
-"""mz_subscriptions: who reads what, and how far it is. The rows come from `subscriptions`."""
+"""mz_subscriptions: the running subscriptions and their progress. The rows are from `subscriptions`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """One subscription. Everything before `frontier` was handed to its door; `lag` is how far that is behind
-    the clock, in milliseconds. `bytes` are those of the rows in the form that the server holds them in."""
+    """One subscription. Everything before `frontier` was passed to the server layer; `lag` is the distance of
+    `frontier` from the clock, in milliseconds. `bytes` is the size of the rows in the server's internal form.
+    """
 
     id: int
     session: int

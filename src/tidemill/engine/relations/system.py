@@ -95,7 +95,7 @@ class SessionRow:
 
 
 class Situation(Protocol):
-    """What the rows are made from."""
+    """The input of the functions that make rows."""
 
     @property
     def catalog(self) -> CatalogState: ...
@@ -110,11 +110,11 @@ class Situation(Protocol):
     def subscriptions(self) -> Sequence[SubscriptionRow]: ...
 
     def frontiers(self) -> Sequence[FrontierRow]:
-        """Of the tables and materialized views."""
+        """The frontiers of the tables and materialized views."""
         ...
 
     def views(self) -> Sequence[ViewRow]:
-        """Of the materialized views."""
+        """The states of the materialized views."""
         ...
 
     def sinks(self) -> Sequence[SinkRow]: ...
@@ -123,21 +123,21 @@ class Situation(Protocol):
     def sources(self) -> SourcesView: ...
 
     def variables(self) -> Iterable[VariableRow]:
-        """Of the session that asks."""
+        """The variables of the current session."""
         ...
 
     def prepared(self) -> Sequence[PreparedRow]:
-        """By the session that asks."""
+        """The prepared statements of the current session."""
         ...
 
     def portals(self) -> Portals:
-        """Those that the session that asks has open."""
+        """The open portals of the current session."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SystemRelation:
-    """`id` is stable within a release; nothing durable refers to it but views' dependencies, by schema and
+    """`id` is stable within a release. Only the dependencies of views refer to it durably, by schema and
     name."""
 
     id: str
@@ -151,7 +151,7 @@ class SystemRelation:
         return system_oid(self.schema, self.name, self.id)
 
     def table(self, situation: Situation) -> pa.Table:
-        """Its rows for Spark."""
+        """The relation's rows for Spark."""
         schema = storage_schema(for_spark(self.desc))
         rows = self.rows(situation)
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
@@ -205,7 +205,7 @@ def _roles(s: Situation) -> Rows:
 
 
 def _shown(item: Relation) -> tuple[RelationDesc, tuple[str | None, ...]]:
-    """Its columns and their defaults; a source whose rows are in tables has none."""
+    """The relation's columns and their defaults; a source whose rows are in tables has none."""
     desc = item.desc or RelationDesc(())
     return desc, item.defaults if isinstance(item, Table) else (None,) * len(desc.columns)
 

@@ -1,9 +1,9 @@
-"""The query of a view as it would be written today.
+"""The query of a view with current names.
 
-A view keeps the text that it was made with, and what the names in it meant then (`catalog.items.Reference`):
-a rename changes what it reads as little as another search path does, and `*` means the columns that were
-there. Called by SHOW CREATE and by pg_get_viewdef and its kin. Promises a text that means the same when it is
-run now, by whoever finds the relations under the names that `name_of` gives.
+A view keeps the text of its creation, and the objects that the names in it denoted then
+(`catalog.items.Reference`). So neither a rename nor another search path changes its inputs, and `*` means the
+columns of that time. Called by SHOW CREATE and by pg_get_viewdef and similar functions. Promises a text that
+has the same meaning when it is run now, in a session that finds the relations under the names from `name_of`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidemill.sql.parse import parse
 from tidemill.sql.render import expression_sql
 
 Parts = tuple[str, ...]
-# As it is written; as it is to be written; the columns that `*` means where there are more today.
+# The name as written; the name to write; the columns that `*` means if there are more today.
 _Naming = tuple[Parts, Parts, Parts | None]
 
 # Texts that are kept rendered. Clients ask for all views of a database after every change of one.
@@ -32,14 +32,15 @@ KEPT_TEXTS = 4096
 def query_today(
     catalog: CatalogState, view: View | MaterializedView, name_of: Callable[[Relation], Parts]
 ) -> str:
-    """The text as it stands where it still says what it means."""
+    """The query's text, unchanged if it still has its original meaning."""
     namings = tuple(_naming(catalog, r, name_of) for r in view.references)
     if all(written == now and columns is None for written, now, columns in namings):
         return view.sql
     try:
         return _rewritten(view.sql, namings)
     except TidemillError:
-        # Made by a version that kept what it could not read again: one view must not take the catalogs along.
+        # Written by a version whose stored text could not be parsed again: one view must not break the
+        # catalogs.
         return view.sql
 
 
@@ -75,7 +76,7 @@ def _parts(table: exp.Table) -> Parts:
 
 
 def _names_cte(table: exp.Table, name: str) -> bool:
-    """Whether the name is that of a WITH item that can be seen there."""
+    """Whether the name denotes a WITH item that is visible there."""
     below: exp.Expr = table
     node = table.parent
     cte: exp.Expr | None = None  # the item of the next WITH above in which the table stands
@@ -113,7 +114,7 @@ def _name_anew(table: exp.Table, written: Parts, now: Parts, columns: Parts | No
 
 
 def _qualify_anew(column: exp.Column, by_name: Mapping[Parts, tuple[Parts, Parts | None]]) -> None:
-    """Of `schema.table.column` the schema may be called otherwise; a table with an alias has none."""
+    """In `schema.table.column`, the schema's name may have changed; a table with an alias has none."""
     place = (column.args["db"].name, column.table)
     schema = next(
         (
@@ -128,7 +129,7 @@ def _qualify_anew(column: exp.Column, by_name: Mapping[Parts, tuple[Parts, Parts
 
 
 def _rest(table: exp.Table) -> dict[str, object]:
-    """What else hangs on it: its joins, LATERAL."""
+    """The rest of the FROM item: its joins, LATERAL."""
     return {k: v for k, v in table.args.items() if k not in ("this", "db", "catalog", "alias")}
 
 

@@ -1,9 +1,7 @@
-"""What runs behind the statements of a server: sources, materialized views, sinks, subscriptions,
-maintenance, metrics.
+"""The background work of a server: sources, materialized views, sinks, subscriptions, maintenance, metrics.
 
-Made once by `engine.TidemillEngine`, over the environment, the catalog and Spark. Promises that all of it
-follows the catalog, that a move of one collection wakes what depends on it, and that `close` ends it in
-order.
+Created once by `engine.TidemillEngine`, over the environment, the catalog and Spark. Promises that all of it
+follows the catalog, that progress of one collection wakes its dependents, and that `close` ends it in order.
 """
 
 from __future__ import annotations
@@ -43,14 +41,14 @@ from tidemill.subscribe.hub import Hub
 from tidemill.views.program import ViewProgram
 from tidemill.views.service import Views
 
-# Threads that follow what is subscribed to: those of queries wait for the job that they share, and no
-# statement must wait for them. More tails than that take turns.
+# Threads that follow subscribed collections. They are separate from the query threads, which wait for their
+# shared job: no statement must wait for it. If there are more tails than threads, they take turns.
 MAX_FOLLOWING = 256
 
 
 class Background:
-    """`collections`, `queries`, `hub`, `subscriptions`, `ingestion`, `sources`, `views` and `sinks` are for
-    statements."""
+    """Statements use `collections`, `queries`, `hub`, `subscriptions`, `ingestion`, `sources`, `views` and
+    `sinks`."""
 
     def __init__(
         self,
@@ -62,7 +60,7 @@ class Background:
         workers: ThreadPoolExecutor,
         sessions: Callable[[], int],
     ) -> None:
-        """`workers` read snapshots for subscriptions; `sessions` counts those that are open."""
+        """`workers` read snapshots for subscriptions; `sessions` returns the number of open sessions."""
         # A folder that outlives the server must not be taken for another data directory's.
         own = Path(config.scratch_dir) / f"state-{environment.id}" if config.scratch_dir else None
         state_folder = own or spark.scratch / "state"
@@ -112,18 +110,18 @@ class Background:
         REGISTRY.register(self._collector)
 
     def moved(self, shards: Collection[ShardId]) -> None:
-        """Tables have been written to, or sources have gone on."""
+        """Called after tables were written or sources have progressed."""
         self.hub.moved(shards)
         self.views.moved(shards)
         self.sinks.moved(shards)
 
     def _view_moved(self, shards: Collection[ShardId]) -> None:
-        """A materialized view has gone on; views of views know it already."""
+        """Called after a materialized view has progressed; views over views are already notified."""
         self.hub.moved(shards)
         self.sinks.moved(shards)
 
     def _end_dropped(self, old: CatalogState, new: CatalogState) -> None:
-        """Subscriptions to what is gone end."""
+        """Ends the subscriptions to dropped collections."""
         gone = old.items.keys() - new.items.keys()
 
         def error(item_id: str) -> TidemillError:
@@ -133,7 +131,7 @@ class Background:
             self.hub.dropped(gone, error)
 
     def stop(self) -> None:
-        """No more steps, ticks or maintenance. Blocks until those under way have ended."""
+        """Stops steps, ticks and maintenance. Blocks until those in progress have ended."""
         REGISTRY.unregister(self._collector)
         self.sinks.stop()
         self.views.stop()
@@ -142,5 +140,5 @@ class Background:
         self.subscriptions.close()
 
     def close(self) -> None:
-        """After `stop`, and after the workers have ended."""
+        """Called after `stop`, and after the workers have ended."""
         self._following.shutdown(wait=False, cancel_futures=True)

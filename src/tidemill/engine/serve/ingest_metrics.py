@@ -1,6 +1,5 @@
-"""What /metrics tells of Spark's work on shards: the sources' ticks, how far they are behind, what they read;
-and the compaction of large shards.
-"""
+"""Metrics of Spark's work on shards for /metrics: the sources' ticks, their lag and the records read; and the
+compaction of large shards."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _COUNTERS: list[tuple[str, str, Callable[[Statistics], int]]] = [
 
 
 class IngestCollector(Collector):
-    """Reads the numbers when they are asked for."""
+    """Reads the numbers at each scrape."""
 
     def __init__(self, ingestion: Ingestion, compactor: SparkCompactor) -> None:
         self._ingestion = ingestion

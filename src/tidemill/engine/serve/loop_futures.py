@@ -1,8 +1,8 @@
-"""Results of another thread, handed to the event loop in batches.
+"""Results from other threads, passed to the event loop in batches.
 
 A group commit completes many transactions at once. `asyncio.wrap_future` would wake the loop once for each,
-with a system call and a fight for the interpreter's lock every time; here the first of a batch wakes it,
-and it takes all that are there.
+with a system call and contention for the interpreter's lock every time. Here the first result of a batch
+wakes the loop, and the loop takes all results that are complete.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class LoopFutures:
     """One per event loop. `result` is called on the loop; futures may complete on any thread."""
 
     def __init__(self) -> None:
-        # Completed and not yet handed over; a wake-up is under way whenever it is not empty.
+        # Completed and not yet passed on; while it is not empty, a wake-up is pending.
         self._done: deque[asyncio.Future[None]] = deque()
         self._lock = threading.Lock()
 
     async def result(self, future: Future[T]) -> T:
-        """What the future gives. A caller that is cancelled leaves the work alone."""
+        """The future's result. Cancelling the caller does not cancel the work."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
 

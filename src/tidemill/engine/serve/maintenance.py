@@ -36,7 +36,7 @@ class MaintenanceLoop:
         retain_history_ms: int,
     ) -> None:
         self._environment = environment
-        # For what `Environment.maintain` leaves alone because it is too large.
+        # For shards that `Environment.maintain` skips because they are too large.
         self._compactor = compactor
         self._catalog = catalog
         self._ingestion = ingestion
@@ -69,10 +69,10 @@ class MaintenanceLoop:
                 log.exception("maintenance failed for an unforeseen reason, it is tried again")
 
     def round(self) -> None:
-        """One look at everything."""
+        """One round over all shards."""
         parameter = self._catalog.state.find_parameter(RETAIN_PARAMETER)
         retain = self._retain_ms if parameter is None else duration_ms(parameter.name, parameter.value)
-        # Asked before anything is let go: what they let go of from here on is let go a round later.
+        # Read before since advances: a hold that is released after this point takes effect one round later.
         kept = self._views.unheld() | self._sinks.unheld()
         self._catalog.maintain(retain, kept)
         self._ingestion.retain(retain, kept)

@@ -1,4 +1,4 @@
-"""What the engine counts, for /metrics: sessions, queries on Spark, and what its parts count."""
+"""Metrics of the engine for /metrics: sessions, queries on Spark, and the counters of its parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class EngineCollector(Collector):
-    """Reads the numbers when they are asked for. Registered while an engine is open."""
+    """Reads the numbers at each scrape. Registered while an engine is open."""
 
     def __init__(
         self, queries: QueryMetrics, sessions: Callable[[], int], others: Sequence[Collector]

@@ -1,4 +1,4 @@
-"""What /metrics tells of sinks: how much they have written, how far behind they are, which cannot go on."""
+"""Metrics of sinks for /metrics: updates written, lag, and sinks that are stalled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemill.sinks.service import Sinks
 
 
 class SinksCollector(Collector):
-    """Reads the numbers when they are asked for. `now` is the time in milliseconds."""
+    """Reads the numbers at each scrape. `now` is the time in milliseconds."""
 
     def __init__(self, sinks: Sinks, now: Callable[[], int]) -> None:
         self._sinks = sinks

@@ -1,4 +1,4 @@
-"""What /metrics tells of materialized views: how far they are behind, and which cannot go on."""
+"""Metrics of materialized views for /metrics: lag, and views that are stalled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemill.views.service import Views
 
 
 class ViewsCollector(Collector):
-    """Reads the numbers when they are asked for. `now` is the time in milliseconds."""
+    """Reads the numbers at each scrape. `now` is the time in milliseconds."""
 
     def __init__(self, views: Views, now: Callable[[], int]) -> None:
         self._views = views

@@ -1,7 +1,7 @@
-"""The snapshot of a subscription whose changes need no answer to begin with.
+"""The snapshot of a subscription whose changes can be computed without an initial result.
 
-Called by `subscribe.statement`: of a stored relation, whose parts are all that is needed, it is opened when
-the first row is asked for (`subscribe.snapshot` reads it); of a linear query at once
+Called by `subscribe.statement`. The snapshot of a stored relation needs only its parts: it is opened when the
+first row is requested (`subscribe.snapshot` reads it). The snapshot of a linear query is opened at once
 (`subscribe.query_rows`).
 """
 
@@ -60,7 +60,7 @@ async def first_rows(
     try:
         rows = await asyncio.wrap_future(starting)
     except BaseException:
-        # The thread goes on until it notices, and may still come back with something to close.
+        # The thread continues until it notices the cancel, and may still return something to close.
         job.cancel()
         starting.add_done_callback(_abandon)
         raise
@@ -82,7 +82,7 @@ async def query_rows(
     as_of: int,
     spec: Spec,
 ) -> QueryBatches:
-    """As `first_rows`, of a linear query with columns. What is wrong with few rows is raised here."""
+    """As `first_rows`, for a linear query with columns. Errors in small inputs are raised here."""
     engine = session.engine
     job = Job(engine.spark, "snapshot")
 
@@ -103,7 +103,7 @@ async def query_rows(
 
 
 class QueryBatches:
-    """The batches of `QueryRows` on the event loop. It can be closed before the first was asked for."""
+    """The batches of `QueryRows` on the event loop. It can be closed before the first batch was requested."""
 
     def __init__(self, session: EngineSession, rows: QueryRows) -> None:
         self._session = session

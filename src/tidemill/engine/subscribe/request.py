@@ -1,7 +1,7 @@
-"""A subscription as a program asks for it, by fields: made into the statement that SUBSCRIBE would be.
+"""A subscription request by fields, converted into the statement that SUBSCRIBE would be.
 
-By tree, never by joining text: what a client gives as its query stays a name or a query. Called by the
-session for `api.Session.prepare_subscribe`. Pure.
+The statement is built as a tree, never as text, so that the client's query can only be a name or a query.
+Called by the session for `api.Session.prepare_subscribe`. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemill.sql.relation import parse_relation
 
 
 def subscribe_statement(request: SubscribeRequest) -> ParsedStatement:
-    """Raises what is wrong with the request; positions are those in its query."""
+    """The statement of the request. Raises if the request is invalid; positions are those in its query."""
     statement = ast.Subscribe(
         parse_relation(request.query),
         _output(request),
@@ -62,5 +62,5 @@ def _up_to(time: str | None) -> ast.Expr | Literal[ast.TimeBound.LATEST] | None:
 
 
 def _time(text: str) -> ast.Expr:
-    """A text constant: whatever it holds, it is cast to a time, never read as an expression."""
+    """A text constant. Whatever it contains is cast to a time, never parsed as an expression."""
     return ast.Expr(exp.Literal.string(text))

@@ -1,8 +1,8 @@
-"""SUBSCRIBE: from the statement to a stream of rows that goes on.
+"""SUBSCRIBE: from the statement to a stream of rows that continues.
 
-Planning binds the relation or query and its output (`subscribe.spec`); running chooses the times
-(`subscribe.times`), reads the snapshot, and hands the rest to `subscribe.stream`. What is followed, and how,
-is in `followed`.
+Planning binds the relation or query and its output (`subscribe.spec`). Execution chooses the times
+(`subscribe.times`), reads the snapshot, and passes the rest to `subscribe.stream`. `followed` determines the
+collections that are followed, and how.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SubscribePlan:
-    """`collection`: what is subscribed to is one, and its parts are all that is needed; None for a query.
-    `label` tells of it in mz_subscriptions."""
+    """`collection`: the subscribed collection, of which only the parts are needed; None for a query. `label`
+    is the description in mz_subscriptions."""
 
     statement: ast.Subscribe
     bound: BoundQuery
@@ -122,7 +122,7 @@ class SubscribePlan:
 
             answer = partial(answer_at, engine.queries, self.catalog, bound, system=system)
             following = partial(follow_query, engine.queries, self.catalog, bound, system=system)
-            # What a session sees of the system is its own.
+            # The system relations depend on the session, so this is not shared.
             whose = session.process_id if self.inputs.system else None
             followed = FollowedKey(("query", bound.sql(), whose), shards, self.inputs.ids)
             linear = way_of(self.catalog, bound)
@@ -135,7 +135,7 @@ class SubscribePlan:
             else:
                 own = await _opened(session, partial(following, from_))
                 if self.statement.snapshot:
-                    # Of what is followed on its changes, nobody else looks at the whole.
+                    # A follower of changes never reads the whole result, so the snapshot is read separately.
                     try:
                         first = await query_rows(
                             session, self.catalog, bound, linear.branches, bounds.as_of, self.spec
@@ -151,7 +151,7 @@ class SubscribePlan:
             joined = engine.hub.tail(followed, latest)
             error = gone()
             if error is not None:
-                # Who was there when it was dropped was told by the hub.
+                # The hub has notified the subscriptions that existed when it was dropped.
                 joined.fail_soon(error)
             return joined
 
@@ -180,7 +180,7 @@ def plan_subscribe(
     bound.determinism.check_within_session("SUBSCRIBE to a query")
     inputs = QueryInputs.of(catalog, bound)
     if inputs.system:
-        # What is now has the server's times.
+        # The current contents have the server's times.
         check_ours(inputs.items, "a subscription to system relations")
     collection: Collection | None = None
     if isinstance(relation, ast.Name) and len(inputs.items) == 1 and not inputs.system:
@@ -221,7 +221,7 @@ def _check_allowed(session: EngineSession, spec: Spec, statement: ast.Subscribe)
 
 
 def _only_read(session: EngineSession) -> None:
-    """A subscription goes on in time: nothing else of its transaction can be at the same one."""
+    """A subscription continues in time, so no other statement of its transaction can have the same time."""
     transaction = session.current
     if transaction.explicit and (transaction.read_ts is not None or transaction.on_timelines):
         raise InvalidTransactionState(
@@ -231,20 +231,19 @@ def _only_read(session: EngineSession) -> None:
 
 
 def _gone(engine: TidemillEngine, told: Mapping[str, RelationDropped]) -> RelationDropped | None:
-    """What is `told` of an input that is no longer there. (Lives as long as the subscription: it must not
-    hold what was only planned with.)"""
+    """The error in `told` for an input that no longer exists. (It lives as long as the subscription, so it
+    must not keep objects that only planning needs.)"""
     kept = engine.catalog.state.items
     return next((error for item_id, error in told.items() if item_id not in kept), None)
 
 
 def _why(gone: Callable[[], RelationDropped | None], error: TidemillError) -> TidemillError:
-    """Of something that is dropped, this or that may be missed first, by whoever needs it: the client is told
-    what happened."""
+    """After a drop, the first error depends on the part that notices it. The client gets the cause."""
     return error if isinstance(error, RelationDropped) else gone() or error
 
 
 async def _opened(session: EngineSession, open_: Callable[[], Follower]) -> Follower:
-    """A follower holds history back: one that comes when nobody waits any more is closed."""
+    """A follower holds history back, so one that opens after its waiter was cancelled is closed."""
     opening = session.engine.workers.submit(open_)
     try:
         return await asyncio.wrap_future(opening)

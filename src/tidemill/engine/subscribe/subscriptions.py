@@ -1,4 +1,5 @@
-"""The subscriptions of a server: for mz_subscriptions, for the metrics, and for whoever stops it."""
+"""The running subscriptions of a server, for mz_subscriptions, for the metrics, and for the server's
+shutdown."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ from tidemill.subscribe.tail import Tail
 if TYPE_CHECKING:
     from tidemill.engine.session.session import EngineSession
 
-# Small snapshots that are read at one time. They take milliseconds; but each thread that ever read one keeps
-# some megabytes of memory for the next, and a thousand readers may come at once.
+# The number of small snapshots that are read at the same time. Each takes milliseconds. But each thread that
+# has read one keeps some megabytes of memory for the next, and a thousand readers may start at once.
 SNAPSHOT_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSubscription:
-    """A subscription that is being read."""
+    """A running subscription."""
 
     id: int
     session: int
@@ -40,10 +41,10 @@ class LiveSubscription:
 
 
 class Subscriptions(Collector):
-    """Filled on the event loop; `table` and `collect` are for any thread."""
+    """Modified on the event loop; `table` and `collect` may be called on any thread."""
 
     def __init__(self, pool: Executor, now: Callable[[], int]) -> None:
-        """`now` is the clock's time."""
+        """`now` returns the clock's time."""
         self._pool = pool
         # For small snapshots.
         self.snapshots = ThreadPoolExecutor(SNAPSHOT_THREADS, thread_name_prefix="snapshot")
@@ -86,7 +87,7 @@ class Subscriptions(Collector):
         return stream
 
     def close(self) -> None:
-        """The server stops."""
+        """Called when the server stops."""
         self.snapshots.shutdown(wait=False, cancel_futures=True)
 
     def _behind(self) -> None:
@@ -99,9 +100,9 @@ class Subscriptions(Collector):
             self._bytes += live.stream.figures.bytes
 
     def table(self) -> list[SubscriptionRow]:
-        """Those that are being read."""
+        """The running subscriptions."""
         now = self._now()
-        # One step for the interpreter: the loop may add and remove meanwhile.
+        # One step for the interpreter: the loop may add and remove items concurrently.
         return [
             SubscriptionRow(
                 live.id,

@@ -38,8 +38,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What the statement says of its times, and over what. `sources` are those of the inputs that may be
-    late."""
+    """The statement's times and inputs. `sources` are the inputs that may be late."""
 
     statement: ast.Subscribe
     catalog: CatalogState
@@ -49,7 +48,7 @@ class Times:
 
     @asynccontextmanager
     async def held(self, session: EngineSession) -> AsyncGenerator[Bounds]:
-        """The bounds; the first time stays readable within the block, and has come. The inputs can be
+        """The bounds. Within the block the first time stays readable; it has passed, and the inputs can be
         read."""
         begin, holds = await self._begin(session)
         try:
@@ -64,7 +63,7 @@ class Times:
 
     @property
     def _foreign(self) -> bool:
-        """The times are those of a stream."""
+        """The times are those of a stream with its own timeline."""
         return timeline_of(self.inputs.items) is not None
 
     async def _evaluated(self, session: EngineSession, time: ast.Expr) -> int:
@@ -92,17 +91,18 @@ class Times:
         return begin, holds
 
     def _hold(self, session: EngineSession, at: int) -> tuple[int, list[Hold]]:
-        """What is forgotten already is not held: whoever opens the input tells of it. Blocks."""
+        """Holds the time in the inputs. A time before since is not held: opening the input raises the error.
+        Blocks."""
         shards = [session.engine.collections.shard(item) for item in self.inputs.items]
         return at, _holds(shards, at)
 
     def _hold_first(self, session: EngineSession, at: int) -> tuple[int, list[Hold]]:
-        """The first time from `at` on at which all inputs can be read. Blocks."""
+        """Holds the first time from `at` on at which all inputs can be read. Blocks."""
         if self.inputs.system or not self.inputs.items:
             at = max(at, session.engine.oracle.read_ts())
         shards = [session.engine.collections.shard(item) for item in self.inputs.items]
         while True:
-            # More history may be let go between the look and the hold.
+            # Since may advance between the check and the hold.
             at = max([at, *(shard.since for shard in shards)])
             holds = _holds(shards, at)
             if len(holds) == len(shards):
@@ -110,8 +110,8 @@ class Times:
             _release(holds)
 
     async def _check_present(self, session: EngineSession, time: int) -> None:
-        """System relations show what is now. What changed in them before is known to nobody: whoever wants to
-        go on from there is told what a forgotten history is told by."""
+        """System relations show the current state; their earlier changes are not stored. A client that
+        continues from an earlier time gets the error for a time before since."""
         now = await session.blocking(session.engine.oracle.read_ts)
         if time < now:
             gone = InvalidAsOf("system", time, now, None)
@@ -125,7 +125,7 @@ class Times:
         up_to = self.statement.up_to
         end: int | None = None
         if up_to is ast.TimeBound.LATEST:
-            # The snapshot at least: it may begin at a time to come.
+            # At least the snapshot: it may be at a future time.
             end = max(await self._latest(session), begin) + 1
         elif up_to is not None:
             info = await self._moment(session, begin)
@@ -155,8 +155,8 @@ class Times:
         return f"It would begin at {show_time(begin, timeline)} and end before {show_time(end, timeline)}."
 
     async def _moment(self, session: EngineSession, begin: int) -> SessionInfo:
-        """`now()` and `mz_now()` of UP TO. Where AS OF is not told exactly, they are no earlier than the
-        beginning: the transaction may have begun long before, or have waited for a source."""
+        """`now()` and `mz_now()` of UP TO. If AS OF is not an exact time, they are no earlier than the
+        beginning: the transaction may have started long before, or may have waited for a source."""
         info, as_of = session.info(), self.statement.as_of
         if self._foreign or (isinstance(as_of, ast.AsOf) and not as_of.at_least):
             return info
@@ -176,7 +176,7 @@ class Times:
 async def _taken(
     session: EngineSession, take: Callable[[], tuple[int, list[Hold]]]
 ) -> tuple[int, list[Hold]]:
-    """Holds that come when nobody waits any more are given back."""
+    """Holds that are taken after the waiter was cancelled are released."""
     taking = session.engine.workers.submit(take)
     try:
         return await asyncio.wrap_future(taking)

@@ -1,4 +1,4 @@
-"""pg_description and pg_shdescription: what COMMENT ON said, by OID."""
+"""pg_description and pg_shdescription: the comments of COMMENT ON, by OID."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def descriptions(catalog: CatalogState) -> Iterator[tuple[str, int, int, str]]:
-    """(catalog that the object stands in, its OID, column or 0, text)."""
+    """(the catalog that contains the object, its OID, column or 0, text)."""
     for comment in catalog.comments():
         item = catalog.items[comment.on]
         number = 0 if comment.column is None else column_number(item, comment.column)

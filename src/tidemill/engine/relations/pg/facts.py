@@ -1,4 +1,5 @@
-"""Names and OIDs as one session sees them: what `regclass` and its kin read and write, what is visible."""
+"""Names and OIDs as one session sees them: input and output of `regclass` and similar types, and
+visibility."""
 
 from __future__ import annotations
 
@@ -29,16 +30,16 @@ class PgFacts:
     def world(self) -> World:
         return world(self.catalog, self.session.database)
 
-    # --- what stands where
+    # --- schemas and visibility
 
     def path(self) -> Sequence[str]:
-        """The schemas that are searched, in order."""
+        """The schemas of the search path, in order."""
         named = [s for s in self.session.schemas if s not in IMPLICIT_SCHEMAS]
         return [*IMPLICIT_SCHEMAS, *named]
 
     def visible(self, relation: PgRelation) -> bool:
-        """Is it what its bare name means? Our own system relations are not counted in: a client that lists
-        what is visible (`\\d`, reflection) wants the user's."""
+        """Whether the bare name denotes this relation. System relations of Tidemill never count as visible:
+        clients that list visible relations (`\\d`, reflection) look for the user's."""
         if relation.item is None and relation.schema != "pg_catalog":
             return False
         for schema in self.path():
@@ -48,14 +49,14 @@ class PgFacts:
         return False
 
     def name_of(self, item: Relation) -> tuple[str, ...]:
-        """As much of its name as this session needs to find it."""
+        """The shortest name that this session resolves to the object."""
         relation = self.world.by_oid.get(item_oid(item.id))
         if relation is None:  # of another database
             return self.catalog.full_name(item)
         return (relation.name,) if self.visible(relation) else (relation.schema, relation.name)
 
     def is_visible(self, oid: int) -> bool | None:
-        """pg_table_is_visible; NULL where there is no such relation."""
+        """pg_table_is_visible; NULL if the relation does not exist."""
         relation = self.world.by_oid.get(oid)
         if relation is not None:
             return self.visible(relation)
@@ -65,10 +66,10 @@ class PgFacts:
     def roles(self) -> dict[int, str]:
         return {item_oid(r.id): r.name for r in self.catalog.items.values() if isinstance(r, Role)}
 
-    # --- regclass and its kin
+    # --- regclass and similar types
 
     def reg_input(self, kind: Reg, text: str) -> int:
-        """What a text names: an OID in digits, or a name. Raises what PostgreSQL raises."""
+        """The OID that a text denotes: digits, or a name. Raises PostgreSQL's errors."""
         stripped = text.strip()
         if stripped.isdigit():
             return int(stripped)
@@ -80,7 +81,7 @@ class PgFacts:
         return found
 
     def find(self, kind: Reg, text: str) -> int | None:
-        """The OID of what is called so; None if there is nothing."""
+        """The OID of the object with this name; None if it does not exist."""
         if kind is Reg.TYPE:
             return _type_named(text)
         parts = split_name(text)
@@ -110,7 +111,8 @@ class PgFacts:
         return next((k.index for r, k in keys if len(parts) == 1 or r.schema == parts[-2]), None)
 
     def reg_output(self, kind: Reg, oid: int) -> str:
-        """The name of it, qualified where the bare one would not find it; the number where there is none."""
+        """The object's name, qualified if the bare name would not find it; the number if the object does not
+        exist."""
         if oid == 0:
             return "-"
         if kind is Reg.TYPE:
@@ -154,7 +156,7 @@ def _missing(kind: Reg, text: str) -> TidemillError:
 
 
 def split_name(text: str) -> list[str]:
-    """`a."B c".d` as its parts, folded as identifiers are."""
+    """The parts of `a."B c".d`, folded as identifiers are."""
     parts: list[str] = []
     text, at = text.strip(), 0
     while True:

@@ -1,4 +1,4 @@
-"""The functions that ask the catalog or the session: format_type, pg_get_viewdef, current_schemas, ..."""
+"""Functions that read the catalog or the session: format_type, pg_get_viewdef, current_schemas, ..."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidemill.types.model import BOOL, INT2, INT4, INT8, INTERVAL, NAME, OID, TE
 
 
 def _asks(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose first argument is what the session knows."""
+    """A function whose first argument is the session's `Facts`."""
 
     def call(rt: Runtime, *args: Any) -> Any:
         assert isinstance(rt.facts, PgFacts)
@@ -139,7 +139,7 @@ def _result(f: PgFacts, oid: int) -> str | None:
 def _allowed(name: str) -> list[Function]:
     """has_..._privilege([user,] object, privilege), the object by name or OID."""
     kind = name.removeprefix("has_").removesuffix("_privilege")
-    # A literal is a name, so those come first.
+    # A literal is a name, so the overloads with names are first.
     one: list[tuple[Declared, ...]] = [(TEXT,), (OID,)]
     if kind == "column":
         one = [(o, c) for o in (TEXT, OID) for c in (TEXT, INT2)]
@@ -227,7 +227,7 @@ _FUNCTIONS: list[Function] = [
     _f("pg_timezone_names", (), _ZONE, lambda f: zones(f.session.now), rows=True),
     _f("pg_available_extensions", (), _EXTENSION, _none, rows=True),
     _f("pg_get_keywords", (), _KEYWORD, _keywords, rows=True),
-    # There are no advisory locks: pools of connections let go of all when one comes back.
+    # Advisory locks do not exist here; connection pools release all of them when a connection is returned.
     _f("pg_advisory_unlock_all", (), TEXT, lambda f: ""),
     _f("pg_listening_channels", (), TEXT, _none, rows=True),
     _f("current_schemas", (BOOL,), model.array(NAME), _schemas),

@@ -27,7 +27,7 @@ def _schemata(s: Situation) -> Iterable[Record]:
 
 
 def table_type(r: PgRelation) -> str:
-    """What `tables` calls it. Sources and materialized views have words of our own."""
+    """The table's type in `tables`. Sources and materialized views have types of our own."""
     if r.kind == "m":
         return "MATERIALIZED VIEW"
     if isinstance(r.item, Source | SourceProgress) or (isinstance(r.item, SourceTable) and r.item.subsource):
@@ -125,7 +125,7 @@ def _views(s: Situation) -> Iterable[Record]:
 
 
 def _constraint(s: Situation, r: PgRelation, name: str) -> Record:
-    """Where a constraint and its table stand."""
+    """The catalog, schema and name of a constraint and its table."""
     return {
         "constraint_catalog": s.database,
         "constraint_schema": r.schema,
@@ -166,7 +166,7 @@ def _not_null_name(r: PgRelation, column: str) -> str:
 
 
 def _checks(s: Situation) -> Iterable[Record]:
-    """To be no NULL is a check in the standard's eyes."""
+    """In the standard, NOT NULL is a check constraint."""
     for r in world(s.catalog, s.database).relations:
         for column in _not_null(r):
             yield {
@@ -178,7 +178,7 @@ def _checks(s: Situation) -> Iterable[Record]:
 
 
 def _constraint_tables(s: Situation) -> Iterable[Record]:
-    """Keys alone, as in PostgreSQL."""
+    """Only keys, as in PostgreSQL."""
     for record in _constraints(s):
         if record["constraint_type"] != "CHECK":
             yield {name: record[name] for name in _CONSTRAINT_TABLE}

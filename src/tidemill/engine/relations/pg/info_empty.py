@@ -1,5 +1,5 @@
-"""The relations of information_schema about what there is none of here: domains, triggers, sequences, foreign
-tables, routines, types of one's own. They are there with PostgreSQL's columns, and empty."""
+"""The relations of information_schema about objects that Tidemill does not have: domains, triggers,
+sequences, foreign tables, routines, user-defined types. They have PostgreSQL's columns and no rows."""
 
 from __future__ import annotations
 

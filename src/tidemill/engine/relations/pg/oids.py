@@ -1,7 +1,7 @@
-"""OIDs of what has no item of its own: the system's relations, keys, defaults, constraints.
+"""OIDs of objects that are not catalog items: system relations, keys, defaults, constraints.
 
-All follow from ids, which are never used twice. Those of PostgreSQL's own catalogs are PostgreSQL's: clients
-know some by heart.
+All follow from ids, which are never reused. PostgreSQL's own catalogs have PostgreSQL's OIDs: clients have
+some of them built in.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _SPACE = (1 << 30) - 1
 
 
 def system_oid(schema: str, name: str, relation_id: str) -> int:
-    """Of a system relation."""
+    """The OID of a system relation."""
     return _KNOWN.get(name, item_oid(relation_id)) if schema == "pg_catalog" else item_oid(relation_id)
 
 
 def class_oid(name: str) -> int:
-    """Of one of PostgreSQL's catalogs, as the `classoid` of pg_description has it."""
+    """The OID of one of PostgreSQL's catalogs, as in the `classoid` of pg_description."""
     return _KNOWN[name]
 
 
 def key_oids(item_id: str, number: int) -> tuple[int, int]:
-    """Of a table's key, counted from 0: its index and its constraint."""
+    """The OIDs of a table's key, counted from 0: its index and its constraint."""
     first = _KEYS + ((int(item_id[1:]) * _PER_TABLE + 2 * number) & _SPACE)
     return first, first + 1
 

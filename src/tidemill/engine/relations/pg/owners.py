@@ -1,4 +1,4 @@
-"""Who owns what and who was granted what: one place that says it, for every catalog that shows it."""
+"""Owners and granted privileges, for every catalog that shows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemill.engine.relations.oids import item_oid
 
 
 def owner_of(catalog: CatalogState, item: Item | None) -> Role:
-    """The role that owns the item (None: something of the system's)."""
+    """The role that owns the item (None: a system object)."""
     if item is None:
         return catalog.role(SYSTEM_ROLE)
     return catalog.get(access_of(catalog, item).owner, Role)
@@ -21,8 +21,8 @@ def owner_oid(catalog: CatalogState, item: Item | None) -> int:
 
 
 def acl(catalog: CatalogState, item: Item | None) -> list[str] | None:
-    """As psql's \\dp shows it: `grantee=letters/grantor`, the owner first; None where all is as it was
-    made."""
+    """The privileges as psql's \\dp shows them: `grantee=letters/grantor`, the owner first; None if they are
+    the defaults."""
     if item is None or is_system(item.id):
         return None
     access = access_of(catalog, item)

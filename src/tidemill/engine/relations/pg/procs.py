@@ -1,4 +1,4 @@
-"""pg_proc, pg_operator and pg_cast: what the allow-list has, with OIDs that follow from the signatures."""
+"""pg_proc, pg_operator and pg_cast: the allow-list, with OIDs that follow from the signatures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidemill.types import model
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
 
-# What PostgreSQL has no word for is "any".
+# A type that PostgreSQL does not have is shown as "any".
 _POLY = {Poly.ELEMENT: 2283, Poly.ARRAY: 2277}
 _ANY = 2276
 # 28 bits of the signature's checksum, above all OIDs that are given out in order.

@@ -242,7 +242,7 @@ def _index_texts(s: Situation) -> Iterable[Record]:
 
 
 def _dependencies(s: Situation) -> Iterable[Record]:
-    """Views on what they read, keys on their tables."""
+    """The dependencies of views on their inputs, and of keys on their tables."""
     classes = class_oid("pg_class")
     for item in s.catalog.items.values():
         if isinstance(item, SCHEMA_ITEMS):

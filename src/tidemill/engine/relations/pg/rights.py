@@ -1,8 +1,9 @@
-"""has_table_privilege and its kin, and pg_has_role: what a role may do, as PostgreSQL's functions are asked.
+"""has_table_privilege and similar functions, and pg_has_role: PostgreSQL's functions about a role's
+privileges.
 
-Called by `functions`. Promises: what does not exist is an error as in PostgreSQL (NULL where an OID was
-given), and so is a word that is no privilege; never a yes for want of a better answer. What there are no
-privileges on here (functions, types, languages) everybody may use.
+Called by `functions`. Promises: an object that does not exist is an error as in PostgreSQL (NULL for an OID),
+and so is an unknown privilege; the answer is never true by default. Everyone may use objects that have no
+privileges here (functions, types, languages).
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from tidemill.engine.relations.pg.facts import PgFacts, split_name
 from tidemill.errors import InvalidValue, UndefinedObject
 from tidemill.sql.local import Reg
 
-# Words that PostgreSQL knows and nothing stands behind here: granted to nobody.
+# Privileges that PostgreSQL knows and that do not exist here: granted to no role.
 _UNGRANTED = frozenset({"TRUNCATE", "REFERENCES", "TRIGGER", "MAINTAIN", "TEMPORARY", "TEMP"})
 _ON_RELATIONS = ("table", "column", "any_column")
 
 
 def may(f: PgFacts, user: str | int | None, kind: str, what: str | int, privileges: str) -> bool | None:
-    """`user` is a name or an OID (None: who asks; `public` and 0: everybody); of several privileges one is
-    enough."""
+    """`user` is a name or an OID (None: the current role; `public` and 0: every role). Of several privileges,
+    one is enough."""
     everybody = user in (PUBLIC, 0)
     role = None if everybody else _role(f, f.session.user if user is None else user)
     wanted = [_privilege(p) for p in privileges.split(",")]
@@ -35,7 +36,7 @@ def may(f: PgFacts, user: str | int | None, kind: str, what: str | int, privileg
         return _all_may(f, found, wanted)
     if not isinstance(found, str):
         mine = Privileges(f.catalog, role)
-        # Nobody but the owner can grant.
+        # Only the owner can grant.
         return mine.owns(found) or any(
             not grant and mine.has(found, "USAGE" if name == "CONNECT" else name) for name, grant in wanted
         )
@@ -43,7 +44,7 @@ def may(f: PgFacts, user: str | int | None, kind: str, what: str | int, privileg
 
 
 def _all_may(f: PgFacts, found: Item | str, wanted: list[tuple[str, bool]]) -> bool:
-    """What PUBLIC, which is no role, was granted."""
+    """The privileges granted to PUBLIC, which is no role."""
     if isinstance(found, str):
         return (found, False) in wanted
     granted = {p for g in access_of(f.catalog, found).grants if g.to == PUBLIC for p in g.privileges}
@@ -63,7 +64,7 @@ def has_role(f: PgFacts, user: str | int | None, role: str | int, privileges: st
             raise _unrecognized(name)
     if who is None or what is None:
         return None
-    # Nobody can hand membership on here.
+    # Membership cannot be granted further here.
     plain = [name for name in names if " " not in name]
     return who.superuser or any(
         what.id in members_of(f.catalog, who, inherited=name == "USAGE") for name in plain
@@ -71,7 +72,7 @@ def has_role(f: PgFacts, user: str | int | None, role: str | int, privileges: st
 
 
 def _role(f: PgFacts, who: str | int) -> Role | None:
-    """None for an OID that no role has."""
+    """The role; None for an OID that no role has."""
     if isinstance(who, int):
         name = f.roles().get(who)
         return None if name is None else f.catalog.find_role(name)
@@ -82,7 +83,7 @@ def _role(f: PgFacts, who: str | int) -> Role | None:
 
 
 def _privilege(text: str) -> tuple[str, bool]:
-    """Its name, and whether the right to grant it is meant."""
+    """The privilege, and whether WITH GRANT OPTION is meant."""
     written = text.strip().upper()
     name = written.removesuffix(" WITH GRANT OPTION")
     if name not in PRIVILEGES and name not in _UNGRANTED and name not in ("CONNECT", "EXECUTE", "SET"):
@@ -95,7 +96,7 @@ def _unrecognized(name: str) -> InvalidValue:
 
 
 def _find(f: PgFacts, kind: str, what: str | int) -> Item | str | None:
-    """The item; of something of the system's the one privilege that all have; None for an OID of nothing."""
+    """The item. For a system object, the one privilege that every role has. None for an unknown OID."""
     if kind in _ON_RELATIONS:
         oid = what if isinstance(what, int) else f.reg_input(Reg.CLASS, what)
         relation = f.world.by_oid.get(oid)

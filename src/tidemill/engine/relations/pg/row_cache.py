@@ -1,8 +1,8 @@
-"""Rows of the large catalogs, kept from statement to statement while nothing changes.
+"""Rows of the large catalogs, kept between statements while nothing changes.
 
-A `\\d` is nine statements, a reflection dozens, over the same state of the catalog: with thousands of
-relations making the rows costs more than asking them. Only relations whose rows follow from the catalog and
-the database alone are kept, and of each only those of the latest state that was asked.
+A `\\d` is nine statements, a reflection dozens, over the same state of the catalog. With thousands of
+relations, making the rows costs more than querying them. Only relations whose rows depend on the catalog and
+the database alone are kept, and of each only the rows of the latest state that was read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_KEPT = 64
 
 
 class KeptRows:
-    """Safe between threads: two that miss at once make the same rows twice."""
+    """Thread-safe: two threads that miss at the same time make the same rows twice."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

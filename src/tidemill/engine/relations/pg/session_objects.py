@@ -1,6 +1,6 @@
-"""What the session that asks has prepared and opened: pg_prepared_statements and pg_cursors.
+"""The prepared statements and cursors of the current session: pg_prepared_statements and pg_cursors.
 
-Texts are shown of queries and writes alone: another statement may hold a password or a secret.
+Only the texts of queries and writes are shown: other statements may contain a password or a secret.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHOWN_VERBS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "SUBSCRIBE"})
 
 @dataclass(frozen=True, slots=True)
 class PreparedRow:
-    """A statement that was prepared under a name; `statement` is None where its text is not shown."""
+    """A named prepared statement; `statement` is None if its text is not shown."""
 
     name: str
     statement: str | None

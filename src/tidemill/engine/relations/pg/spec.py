@@ -1,4 +1,4 @@
-"""Relations written down shortly: `name type, ...`, and rows by name."""
+"""A short notation for relations: `name type, ...`, and rows by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PLAIN: dict[str, SqlType] = {
     "oidvector": OIDVECTOR,
     "regproc": model.REGPROC,
 }
-# What a column holds where a row does not say: PostgreSQL's catalogs have NULL only where it means something.
+# The value of a column that a row leaves out: PostgreSQL's catalogs have NULL only where it has a meaning.
 _DEFAULTS: dict[Kind, Any] = {
     Kind.OID: 0,
     Kind.REGPROC: 0,
@@ -64,8 +64,8 @@ def spec(
     *,
     nulls: bool = False,
 ) -> Spec:
-    """A relation whose rows are given by name; without `rows` it is always empty. With `nulls` what is left
-    out is NULL."""
+    """A relation whose rows are given by name; without `rows` it is always empty. With `nulls`, columns that
+    a row leaves out are NULL."""
     typed = columns_of(columns)
     names = {n for n, _ in typed}
     defaults = [(n, None if nulls else _DEFAULTS.get(t.kind)) for n, t in typed]

@@ -1,4 +1,4 @@
-"""pg_type: the types that there are, as clients look them up."""
+"""pg_type: the supported types, as clients look them up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARRAY_IN, ARRAY_OUT, ARRAY_RECEIVE, ARRAY_SEND = 750, 751, 2400, 2401
 
 @dataclass(frozen=True, slots=True)
 class PgType:
-    """A row of pg_type. `sql_name` is what format_type calls it."""
+    """A row of pg_type. `sql_name` is the name from format_type."""
 
     oid: int
     name: str
@@ -85,7 +85,7 @@ _OTHERS = [
 
 
 def column_oid(t: SqlType) -> int:
-    """pg_attribute.atttypid. On the wire an mz_timestamp is a numeric; here it is itself."""
+    """pg_attribute.atttypid. On the wire an mz_timestamp is a numeric; here it has its own OID."""
     if t.kind is Kind.MZ_TIMESTAMP:
         return MZ_TIMESTAMP_OID
     if t.kind is Kind.ARRAY and t.element is not None and t.element.kind is Kind.MZ_TIMESTAMP:
@@ -93,13 +93,13 @@ def column_oid(t: SqlType) -> int:
     return oid(t)
 
 
-# Lists and maps by the modifier that stands for what is in them: a type has one OID whatever that is. There
-# are as many as types that columns have.
+# The modifier of a list or map is a number for the whole type, because all lists have one OID. There are as
+# many numbers as columns have such types.
 _WHOLE: dict[int, str] = {}
 
 
 def column_typmod(t: SqlType) -> int:
-    """pg_attribute.atttypmod, which `format_type` understands."""
+    """pg_attribute.atttypmod, in the form that `format_type` reads."""
     inner = t.element if t.kind is Kind.ARRAY and t.element is not None else t
     if inner.kind in (Kind.LIST, Kind.MAP):
         number = zlib.crc32(str(inner).encode()) >> 1
@@ -147,7 +147,7 @@ def types() -> Mapping[int, PgType]:
 
 
 def io_oids(t: PgType) -> tuple[int, int, int, int]:
-    """Of the functions that read, write, receive and send its values."""
+    """The OIDs of the type's input, output, receive and send functions."""
     if t.name.startswith("_") and t.element:
         return ARRAY_IN, ARRAY_OUT, ARRAY_RECEIVE, ARRAY_SEND
     first = _IO + 4 * t.oid
@@ -157,7 +157,7 @@ def io_oids(t: PgType) -> tuple[int, int, int, int]:
 
 
 _IO_NAMES = ("in", "out", "recv", "send")
-# Whose functions PostgreSQL names with an underscore: date_recv, but int8recv.
+# Types whose functions have an underscore in PostgreSQL: date_recv, but int8recv.
 _UNDERSCORED = {
     *("date", "time", "timestamp", "timestamptz", "interval", "numeric", "uuid", "jsonb", "json", "record"),
     *("cstring", "any", "anyarray", "anyelement", "void", "pg_node_tree", "mz_timestamp"),
@@ -169,7 +169,7 @@ SUBSCRIPT_HANDLER = 6179
 
 @cache
 def io_names() -> Mapping[int, str]:
-    """Their names: textin, textout, textrecv, textsend."""
+    """The names of these functions: textin, textout, textrecv, textsend."""
     found: dict[int, str] = {
         ARRAY_IN: "array_in",
         ARRAY_OUT: "array_out",
@@ -185,7 +185,7 @@ def io_names() -> Mapping[int, str]:
 
 
 def format_type(number: int | None, modifier: int | None) -> str | None:
-    """As PostgreSQL's format_type: with its length or precision where there is one."""
+    """As PostgreSQL's format_type: with the length or precision, if the type has one."""
     if number is None:
         return None
     t = types().get(number)

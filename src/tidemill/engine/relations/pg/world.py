@@ -1,4 +1,5 @@
-"""One catalog state as PostgreSQL's catalogs see it: namespaces, relations, columns, keys; and their OIDs."""
+"""One catalog state as PostgreSQL's catalogs show it: namespaces, relations, columns, keys; and their
+OIDs."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from tidemill.types.model import RelationDesc
 
 @dataclass(frozen=True, slots=True)
 class PgKey:
-    """A PRIMARY KEY or UNIQUE, with the index that PostgreSQL would have for it. `numbers`: its columns."""
+    """A PRIMARY KEY or UNIQUE constraint, with the index that PostgreSQL would create for it. `numbers`: its
+    columns."""
 
     index: int
     constraint: int
@@ -36,7 +38,7 @@ class PgKey:
 
 @dataclass(frozen=True, slots=True)
 class PgRelation:
-    """`item` is None for a relation of the system. `kind` is pg_class.relkind."""
+    """`item` is None for a system relation. `kind` is pg_class.relkind."""
 
     id: str
     oid: int
@@ -56,7 +58,7 @@ class PgRelation:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What one database shows."""
+    """The contents of one database's catalogs."""
 
     catalog: CatalogState
     database: str
@@ -68,7 +70,7 @@ class World:
     keys: dict[int, tuple[PgRelation, PgKey]] = field(default_factory=dict)
 
     def columns(self) -> Iterator[tuple[PgRelation, int]]:
-        """Every column, as its relation and number."""
+        """Every column, with its relation and number."""
         for relation in self.relations:
             for number in range(1, len(relation.desc.columns) + 1):
                 yield relation, number
@@ -113,8 +115,8 @@ def _relation(catalog: CatalogState, schema: Schema, item: Relation) -> PgRelati
 
 
 def _plain_name(catalog: CatalogState, own: Schema, item: Relation) -> tuple[str, ...]:
-    """What the text of a view calls what it reads: only as much of the name as is needed where sessions have
-    the default search path."""
+    """The name of a view's input in the view's text: qualified only as far as sessions with the default
+    search path need it."""
     schema = catalog.get(item.schema, Schema)
     if schema.database != own.database:
         return catalog.full_name(item)

@@ -1,4 +1,4 @@
-"""The time zones that SET timezone knows: pg_timezone_names, the relation and the function."""
+"""The time zones that SET timezone accepts: pg_timezone_names, the relation and the function."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tidemill.engine.relations.pg.spec import Record, spec
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
 
-# What the machine's database has beside zones: which one is meant, and that none was chosen. Neither Arrow
-# nor Java knows them.
+# Entries of the machine's database that are not zones: the local zone, and a marker for no choice. Neither
+# Arrow nor Java knows them.
 _NO_ZONES = frozenset({"Factory", "localtime"})
 
 NAMES = ("name", "abbrev", "utc_offset", "is_dst")
@@ -24,7 +24,7 @@ def zone_names() -> frozenset[str]:
 
 
 def zones(now: datetime) -> list[tuple[Any, ...]]:
-    """As they are at the moment."""
+    """The zones with their current offsets."""
     found: list[tuple[Any, ...]] = []
     for name in sorted(zone_names()):
         at = now.astimezone(ZoneInfo(name))
