@@ -34,7 +34,7 @@ async def connect_async(
     on_notice: Notices | None = None,
     **parameters: object,
 ) -> AsyncClient:
-    """A client, connected, for the running event loop; the arguments are those of `connect`."""
+    """Connect a client for the running event loop. The arguments are those of `connect`."""
     client = AsyncClient(conninfo(url, parameters), retry or Retry(), on_notice)
     try:
         await client.execute("")
@@ -45,7 +45,7 @@ async def connect_async(
 
 
 class AsyncClient:
-    """For any number of tasks of one loop: statements run one after another on one connection."""
+    """A client for any number of tasks of one loop. Statements run one after another on one connection."""
 
     def __init__(self, target: str, retry: Retry, on_notice: Notices | None) -> None:
         self._target = target
@@ -59,12 +59,12 @@ class AsyncClient:
         self._followings: weakref.WeakSet[AsyncFollowing] = weakref.WeakSet()
 
     async def query(self, sql: str, params: Params = None) -> Frame:
-        """The rows of one statement, all in memory. `params` take the places of %s or %(name)s."""
+        """Return the rows of one statement, all in memory. `params` replace %s or %(name)s."""
         return await self._run(statements.query, sql, params)
 
     async def execute(self, sql: str, params: Params = None) -> str:
-        """Run statements; the tag of the last, such as `INSERT 0 3`. For transactions over several calls use
-        psycopg."""
+        """Run statements; return the tag of the last, such as `INSERT 0 3`. For transactions over several
+        calls use psycopg."""
         return await self._run(statements.execute, sql, params)
 
     async def subscribe(
@@ -83,8 +83,8 @@ class AsyncClient:
         retry: Retry | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> AsyncSubscription:
-        """The changes of a relation or query as an iterator: one `Batch` for each time at which something
-        changed. docs/client.md tells every option."""
+        """Return an iterator over the changes of a relation or query: one `Batch` for each time with changes.
+        docs/client.md explains all options."""
         wanted = request(
             await self._composed(query, params),
             key=key,
@@ -111,7 +111,8 @@ class AsyncClient:
         retry: Retry | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> AsyncLiveTable:
-        """A relation or query, kept in memory as it changes. docs/client.md tells every option."""
+        """Return a relation or query in memory that follows all changes. docs/client.md explains
+        all options."""
         wanted = request(await self._composed(query, params), key=key, envelope="diff")
         course = Course(wanted, retry or self._retry, renew=True, max_bytes=max_bytes)
         made = AsyncLiveTable(self._new_driver(), course, key, on_snapshot, on_update)
@@ -119,7 +120,7 @@ class AsyncClient:
         return made
 
     async def close(self) -> None:
-        """Ends what is open, subscriptions too."""
+        """Close the client and its subscriptions."""
         for following in list(self._followings):
             await following.close()
         self._driver.close()
@@ -140,7 +141,7 @@ class AsyncClient:
         return AsyncDriver(self._target, self._on_notice)
 
     async def _composed(self, sql: str, params: Params) -> str:
-        """The statement with its parameters written into it as literals."""
+        """The statement with its parameters inserted as literals."""
         if params is None:
             return sql
         async with self._lock:
@@ -155,7 +156,7 @@ class AsyncClient:
             try:
                 return await self._driver.run(work(link, text))
             finally:
-                # Left in the middle, by close() or a cancelled task: of no use for the next statement.
+                # Interrupted by close() or a cancelled task: the connection cannot run the next statement.
                 if link.busy or not link.alive:
                     self._drop()
 

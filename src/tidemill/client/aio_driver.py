@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 class AsyncDriver:
-    """For one task at a time, but for `close`, which any task of the loop may call."""
+    """Used by one task at a time, except `close`, which any task of the loop may call."""
 
     def __init__(self, conninfo: str, on_notice: Notices | None = None) -> None:
         self._conninfo = conninfo
         self._on_notice = on_notice
         self._closing = asyncio.Event()
-        # Why there is no connection now; None while there is one.
+        # Why there is no connection now; None while connected.
         self.trouble: ClientError | None = None
 
     @property
@@ -32,7 +32,7 @@ class AsyncDriver:
         return self._closing.is_set()
 
     def close(self) -> None:
-        """Whatever waits raises Closed, now and from now on."""
+        """All waits raise Closed, now and from now on."""
         self._closing.set()
 
     async def dial(self) -> psycopg.AsyncConnection[Any]:
@@ -48,7 +48,7 @@ class AsyncDriver:
         return connection
 
     async def run(self, work: Waits[T]) -> T:
-        """To the end of a generator that only waits."""
+        """Run a generator that only waits to its end."""
         try:
             while True:
                 await self._wait(next(work))
@@ -58,7 +58,7 @@ class AsyncDriver:
             work.close()
 
     async def next(self, steps: Steps) -> News | None:
-        """The next news; None when there are none any more."""
+        """Return the next news; None at the end."""
         try:
             step = next(steps)
             while True:
@@ -74,7 +74,7 @@ class AsyncDriver:
                         except ConnectionFailed as e:
                             step = steps.throw(e)
                         else:
-                            # What it asks for may take long to come.
+                            # The requested event may take long.
                             self.trouble = None
                             step = steps.send(connection)
                     case Pause():
@@ -103,7 +103,7 @@ class AsyncDriver:
                 loop.remove_writer(ready.fd)
 
     async def _unless_closed(self, awaited: Awaitable[T]) -> T:
-        """What is awaited, or Closed, whichever comes first; what comes too late is cancelled."""
+        """Await the result, or raise Closed, whichever is first. A late result is cancelled."""
         work = asyncio.ensure_future(awaited)
         closing = asyncio.ensure_future(self._closing.wait())
         try:

@@ -17,15 +17,15 @@ from tidemill.client.live import LiveState
 
 
 class AsyncFollowing(CourseState[AsyncDriver]):
-    """A course, driven by whoever asks for news: one task at a time."""
+    """A course, driven by the task that waits for news; one task at a time."""
 
     def __init__(self, driver: AsyncDriver, course: Course) -> None:
         CourseState.__init__(self, driver, course)
-        # Held while one asks for news; `close` does not wait for it.
+        # Held while a task waits for news; `close` does not wait for it.
         self._turn = asyncio.Lock()
 
     async def close(self) -> None:
-        """End it, from any task. Whoever waits for it is let go."""
+        """End the course, from any task. Waiting tasks return."""
         self._driver.close()
         async with self._turn:
             self._end()
@@ -36,7 +36,7 @@ class AsyncFollowing(CourseState[AsyncDriver]):
         await self.close()
 
     async def _news(self) -> News | None:
-        """The next; None at the end. The caller holds the turn."""
+        """Return the next news; None at the end. The caller holds the turn."""
         news: News | None = None
         try:
             if not self._driver.closed:
@@ -56,7 +56,7 @@ class AsyncFollowing(CourseState[AsyncDriver]):
 
 
 class AsyncSubscription(AsyncFollowing, BatchQueue, AsyncIterator[Batch]):
-    """An iterator of complete times. Ends at UP TO, where the relation is constant, and by `close()`."""
+    """An iterator over complete times. It ends at UP TO, if the relation is constant, and after `close()`."""
 
     def __init__(self, driver: AsyncDriver, course: Course, *, progress: bool) -> None:
         AsyncFollowing.__init__(self, driver, course)
@@ -79,12 +79,11 @@ class AsyncSubscription(AsyncFollowing, BatchQueue, AsyncIterator[Batch]):
 
 
 class AsyncLiveTable(AsyncFollowing, LiveState):
-    """A relation or query in memory, as it is at one complete time, and then at the next.
+    """A relation or query in memory, always as of one complete time.
 
-    Iterate over it (each round is one time at which something changed), or `run()` it with callbacks, in a
-    task of its own if you like. `on_snapshot(table)` is called when the first snapshot is complete,
-    `on_update(table, changes)` after each time at which something changed; never in between. They may be
-    coroutine functions.
+    Iterate over it (each round is one time with changes), or call `run()` with callbacks, for example in a
+    separate task. `on_snapshot(table)` is called when the first snapshot is complete, and `on_update(table,
+    changes)` after each time with changes, never between them. They may be coroutine functions.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class AsyncLiveTable(AsyncFollowing, LiveState):
         return self
 
     async def __aiter__(self) -> AsyncIterator[Changes]:
-        """What changed, time by time, the snapshot first; callbacks are called before each round."""
+        """Yield the changes of each time, the snapshot first. Callbacks are called before each round."""
         while (changes := await self._next()) is not None:
             told: object = None
             if changes.snapshot:
@@ -116,7 +115,7 @@ class AsyncLiveTable(AsyncFollowing, LiveState):
             yield changes
 
     async def run(self) -> None:
-        """Until it is closed, or ends by itself (a constant relation)."""
+        """Run until the table is closed, or ends because the relation is constant."""
         async for _ in self:
             pass
 

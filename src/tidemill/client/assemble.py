@@ -19,15 +19,15 @@ from tidemill.client.errors import ProtocolViolation, TooLarge
 from tidemill.client.request import Resume
 from tidemill.types.columns import contiguous, numbers
 
-# What may be held of one time that is not complete, a snapshot above all: as much as a machine with 8 GB can
-# hold once as rows and once as the application's own.
+# The limit of rows held for one incomplete time, in particular a snapshot. A machine with 8 GB can hold this
+# once as rows and once as the application's own data.
 MAX_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteTime:
-    """All that happened at `time`, without the two columns that told so. `snapshot`: it is not what changed
-    but all there was at this time; perhaps nothing."""
+    """All rows at `time`, without the two leading columns. With `snapshot` they are not changes but the whole
+    relation at this time, which may be empty."""
 
     time: int
     rows: pa.Table
@@ -36,19 +36,19 @@ class CompleteTime:
 
 class Assembler:
     def __init__(self, *, snapshot: bool, max_bytes: int = MAX_BYTES) -> None:
-        # Whether the next stream begins with a snapshot; false once one is complete.
+        # Whether the next stream starts with a snapshot; false once one is complete.
         self._wants_snapshot = snapshot
         self._max_bytes = max_bytes
-        # The last time that was given out or is not wanted: the place to go on from. None before the first.
+        # The last time that was returned or is not wanted; streams continue after it. None before the first.
         self._after: int | None = None
-        # Of the present stream: the last progress, and the time of its snapshot while that is not complete.
+        # For the present stream: the last progress, and the time of its snapshot until that is complete.
         self._progress: int | None = None
         self._snapshot_at: int | None = None
-        # Rows of times that are not complete, in the pieces they came in.
+        # Rows of incomplete times, in pieces as received.
         self._pieces: list[pa.Table] = []
         self._bytes = 0
         self._last_row = -1
-        # What a snapshot of nothing looks like.
+        # The empty snapshot, with its columns.
         self._empty = pa.table({})
 
     @property
@@ -58,11 +58,11 @@ class Assembler:
 
     @property
     def resume(self) -> Resume | None:
-        """Where the next stream goes on; None: it begins as the first one did."""
+        """Where the next stream continues; None: it starts like the first one."""
         return None if self._after is None else Resume(self._after)
 
     def cut(self) -> None:
-        """The stream ended in the middle: another one comes, from `resume` on."""
+        """The stream was interrupted: another one follows, from `resume` on."""
         self._progress = None
         self._snapshot_at = None
         self._pieces.clear()
@@ -70,13 +70,14 @@ class Assembler:
         self._last_row = -1
 
     def begin_anew(self) -> None:
-        """As `cut`, but the next stream begins with a new snapshot: the place to go on from is gone."""
+        """Like `cut`, but the next stream starts with a new snapshot, because the history to continue from is
+        gone."""
         self.cut()
         self._after = None
         self._wants_snapshot = True
 
     def feed(self, rows: pa.Table) -> list[CompleteTime]:
-        """The times that these rows complete."""
+        """Yield the times that these rows complete."""
         if not rows.num_rows:
             return []
         self._empty = rows.schema.empty_table().drop_columns(rows.column_names[:2])
@@ -104,7 +105,7 @@ class Assembler:
             )
 
     def finish(self) -> list[CompleteTime]:
-        """The stream ended by itself: whatever came is complete."""
+        """The stream ended normally: all received rows are complete."""
         return self._complete(self._last_row + 1) if self._pieces else []
 
     def _begin(self, as_of: int) -> None:
@@ -117,7 +118,7 @@ class Assembler:
             raise ProtocolViolation(f"a stream from {self._after} on began at {as_of}")
 
     def _check(self, times: np.ndarray, progressed: np.ndarray) -> None:
-        """Times do not go back, and no row comes at a time that was complete."""
+        """Check that times do not go back, and that no row arrives at a complete time."""
         if self._progress is None and not progressed[0]:
             raise ProtocolViolation("a subscription did not begin with progress")
         floor = -1 if self._progress is None else self._progress
@@ -129,7 +130,7 @@ class Assembler:
             self._last_row = int(rows[-1])
 
     def _complete(self, progress: int) -> list[CompleteTime]:
-        """Everything before `progress`, one by one."""
+        """Yield all times before `progress`, one by one."""
         snapshot_at = self._snapshot_at
         if snapshot_at is not None and progress <= snapshot_at:
             return []
@@ -143,7 +144,7 @@ class Assembler:
                 rest = rows.slice(ready)
                 self._pieces, self._bytes = [rest], rest.nbytes
             found = _by_time(rows.slice(0, ready), times[:ready], snapshot_at)
-            for complete in found:  # the same, whether it came in one piece or in many
+            for complete in found:  # the same whether the rows arrived in one piece or in many
                 self._limit(complete.rows.nbytes)
         if snapshot_at is not None:
             if not found or found[0].time != snapshot_at:

@@ -24,15 +24,15 @@ from tidemill.types.kernels import pc
 from tidemill.types.model import Kind
 from tidemill.types.wire import decode_binary, decode_text
 
-# COPY's binary signature, no flags, no extension: the server sends it in front of the first row.
+# The binary signature of COPY, no flags, no extension. The server sends it before the first row.
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = b"\xff\xff"
-# pyarrow's types under which csv is read as it stands.
+# Types that pyarrow's csv reader parses directly.
 _CSV_DIRECT = {Kind.INT2, Kind.INT4, Kind.INT8, Kind.TEXT, Kind.BOOL, Kind.MZ_TIMESTAMP}
 
-# In csv, a time of at most 19 digits, a comma and a letter stand first.
+# In csv, a row starts with a time of at most 19 digits, a comma and a letter.
 _CSV_HEAD = 24
-# Values of one width up to this are copied as rows of a matrix.
+# Values of a fixed width up to this are copied as rows of a matrix.
 _NARROW = 16
 
 Bytes = npt.NDArray[np.uint8]
@@ -40,15 +40,16 @@ Places = npt.NDArray[np.int64]
 
 
 class CopyRows(Protocol):
-    """Blocks of rows into tables."""
+    """Decodes blocks of rows to tables."""
 
-    # What stands in COPY's WITH.
+    # The options in COPY's WITH.
     options: str
 
     def decode(self, rows: Sequence[memoryview]) -> pa.Table: ...
 
     def progressed(self, row: memoryview) -> bool:
-        """Whether a row of a subscription, not yet decoded, is a progress row: the second column is true."""
+        """Whether a row of a subscription is a progress row, before it is decoded: its second
+        column is true."""
         ...
 
 
@@ -64,7 +65,7 @@ class BinaryRows:
         self._header_seen = False
 
     def decode(self, rows: Sequence[memoryview]) -> pa.Table:
-        """The rows, without the header before the first and the trailer after the last one."""
+        """Decode the rows, without the header before the first and the trailer after the last one."""
         block = list(rows)
         if block and not self._header_seen:
             if bytes(block[0][: len(_HEADER)]) != _HEADER:
@@ -91,13 +92,13 @@ class BinaryRows:
 
     def progressed(self, row: memoryview) -> bool:
         at = 2 if self._header_seen or bytes(row[: len(_HEADER)]) != _HEADER else len(_HEADER) + 2
-        # Behind the length and value of the first column stand the length, 1, and the value of the second.
+        # After the length and value of the first column: the length (1) and the value of the second.
         at += 4 + int.from_bytes(row[at : at + 4]) + 4
         return bytes(row[at : at + 1]) == b"\x01"
 
 
 def _column(data: Bytes, at: Places, ends: Places) -> tuple[pa.Array, Places]:
-    """The values whose lengths stand at `at`, and where the next ones' do."""
+    """The values whose length prefixes are at the offsets `at`, and the offsets of the next ones."""
     _check(at + 4 <= ends, "a row ends within a length")
     raw = np.ascontiguousarray(data[at[:, None] + np.arange(4)]) if len(at) else np.zeros((0, 4), np.uint8)
     lengths = raw.view(">i4").reshape(len(at)).astype(np.int64)
@@ -115,7 +116,7 @@ def _column(data: Bytes, at: Places, ends: Places) -> tuple[pa.Array, Places]:
     if 0 < width <= _NARROW and bool((lengths == width).all()):
         values = data[begin[:, None] + np.arange(width)]
     else:
-        # Byte k of the result stands as far from its value's beginning there as it does here.
+        # Byte k has the same distance from the start of its value in the source and in the result.
         values = data[np.arange(total) + np.repeat(begin - offsets[:-1], lengths)]
     buffers = [validity_buffer(valid), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(values)]
     return pa.Array.from_buffers(pa.binary(), len(at), buffers), after
@@ -123,7 +124,7 @@ def _column(data: Bytes, at: Places, ends: Places) -> tuple[pa.Array, Places]:
 
 def _decoded(values: pa.Array, field: ClientField) -> pa.Array:
     if field.type.kind is Kind.JSONB:
-        # A version byte, then the server's canonical text: nothing to work out again.
+        # A version byte, then the server's canonical text, which is used as it is.
         return pc.binary_slice(values, 1, 2**31 - 1).cast(pa.string())
     return decode_binary(values, field.type)
 
@@ -174,7 +175,7 @@ class CsvRows:
 
 
 def text_rows(values: Sequence[Sequence[bytes | None]], fields: Sequence[ClientField]) -> pa.Table:
-    """Columns of texts, as a small result holds them."""
+    """Columns of texts, as in a small result."""
     columns: list[pa.Array] = []
     for field, texts in zip(fields, values, strict=True):
         column = pa.array(texts, pa.binary())

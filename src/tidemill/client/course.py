@@ -23,12 +23,12 @@ from tidemill.client.retry import Pauses, Retry
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Connect; send the connection, or throw ConnectionFailed."""
+    """Request to connect; the driver sends the connection, or throws ConnectionFailed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait so many seconds before the next attempt; `error` is why the last one failed."""
+    """Request to wait this many seconds before the next attempt; `error` is why the last one failed."""
 
     seconds: float
     error: ClientError
@@ -36,7 +36,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Times that are complete now, in order; and the time up to which all are."""
+    """Times that have become complete, in order; and the time up to which all are complete."""
 
     complete: list[CompleteTime]
     after: int
@@ -61,9 +61,9 @@ class Course:
         self._renew = renew
         self._pauses = Pauses(retry, clock)
         self._assembler = Assembler(snapshot=request.snapshot, max_bytes=max_bytes)
-        # The columns behind time and progress, once known: they must stay the same.
+        # The columns after time and progress, once known: they must not change.
         self.fields: tuple[ClientField, ...] | None = None
-        # How often the connection was made again.
+        # The number of reconnects.
         self.reconnects = -1
 
     def steps(self) -> Steps:
@@ -93,7 +93,7 @@ class Course:
                 yield Pause(seconds, e)
 
     def _follow(self, link: Link) -> Steps:
-        """Until the end of the stream, which only UP TO and constant relations have."""
+        """Run to the end of the stream. Only UP TO and constant relations have one."""
         resume = self._assembler.resume
         fields = yield from link.describe(self._request.sql(resume))
         if self.fields is not None and fields[2:] != self.fields:
@@ -105,8 +105,8 @@ class Course:
         self.fields = fields[2:]
         rows = rows_of(fields)
         yield from link.copy(self._request.copy(resume, rows.options))
-        # Before a progress row comes, nothing of what came can be given out; decoding large blocks costs
-        # a tenth.
+        # Before a progress row arrives, no rows can be returned. Decoding a large block costs a tenth of
+        # decoding many small ones.
         while block := (yield from link.block(rows.progressed)):
             yield from self._news(self._assembler.feed(rows.decode(block)))
         yield from self._news(self._assembler.finish())
@@ -118,7 +118,7 @@ class Course:
             self._pauses.arrived()
             yield News(complete, after)
 
-    # The last `News.after`.
+    # The `after` of the last `News`.
     _told: int | None = None
 
     def _begin_anew(self, error: HistoryGone) -> None:

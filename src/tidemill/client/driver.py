@@ -21,19 +21,19 @@ Notices = Callable[[str], None]
 
 
 class Driver:
-    """For one thread at a time, but for `close`, which any may call."""
+    """Used by one thread at a time, except `close`, which any thread may call."""
 
     def __init__(self, conninfo: str, on_notice: Notices | None = None) -> None:
         self._conninfo = conninfo
         self._on_notice = on_notice
         self._lock = threading.Lock()
         self._closed = False
-        # A byte in it wakes whoever waits.
+        # A byte in it wakes the waiting thread.
         self._wake, self._wakened = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakened, selectors.EVENT_READ)
         self._released = False
-        # Why there is no connection now; None while there is one.
+        # Why there is no connection now; None while connected.
         self.trouble: ClientError | None = None
 
     @property
@@ -41,14 +41,14 @@ class Driver:
         return self._closed
 
     def close(self) -> None:
-        """Whatever waits raises Closed, now and from now on."""
+        """All waits raise Closed, now and from now on."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._wake.send(b"\0")
 
     def release(self) -> None:
-        """Let go of what the system lent; when nobody waits any more."""
+        """Release the resources of the operating system, when no thread waits any more."""
         self.close()
         with self._lock:
             if not self._released:
@@ -70,7 +70,7 @@ class Driver:
         return connection
 
     def run(self, work: Waits[T]) -> T:
-        """To the end of a generator that only waits."""
+        """Run a generator that only waits to its end."""
         try:
             while True:
                 self._wait(next(work))
@@ -80,7 +80,7 @@ class Driver:
             work.close()
 
     def next(self, steps: Steps) -> News | None:
-        """The next news; None when there are none any more."""
+        """Return the next news; None at the end."""
         try:
             step = next(steps)
             while True:
@@ -96,7 +96,7 @@ class Driver:
                         except ConnectionFailed as e:
                             step = steps.throw(e)
                         else:
-                            # What it asks for may take long to come.
+                            # The requested event may take long.
                             self.trouble = None
                             step = steps.send(connection)
                     case Pause():

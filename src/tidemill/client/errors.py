@@ -28,10 +28,10 @@ __all__ = [
     "server_error",
 ]
 
-# The server ends, starts, or has no room now: the same statement may succeed later.
+# The server stops, starts, or is out of resources: the same statement may succeed later.
 _TRANSIENT_STATES = frozenset({"57P01", "57P02", "57P03", "53300"})
 _TRANSIENT_CLASS = "08"
-# A reader that was too slow goes on where it stopped; other causes of 53000 would come again.
+# A subscription that was too slow continues where it stopped; other causes of 53000 would recur.
 _FELL_BEHIND_STATE, _FELL_BEHIND = "53000", "SUBSCRIBE fell behind"
 _HISTORY_STATE, _HISTORY = "22000", "could not find a valid timestamp"
 
@@ -41,52 +41,52 @@ class ClientError(TidemillError):
 
 
 class ServerError(ClientError):
-    """The server refused a statement or ended it; text, detail, hint and SQLSTATE are the server's. Where
-    `transient` is true a subscription goes on by itself, and nobody sees this error."""
+    """The server refused or interrupted a statement; text, detail, hint and SQLSTATE are the server's. If
+    `transient` is true, a subscription continues automatically and does not raise this error."""
 
 
 class HistoryGone(ServerError):
-    """The time that was asked for is no longer known: the server keeps history for a limited time. A live
+    """The requested time is no longer available, because the server keeps history for a limited time. A live
     table takes a new snapshot instead."""
 
     sqlstate = "22000"
 
 
 class ConnectionFailed(ClientError):
-    """No connection could be made."""
+    """The connection could not be established."""
 
     sqlstate = "08001"
     transient = True
 
 
 class ConnectionLost(ClientError):
-    """The connection ended under a statement. A write may have happened."""
+    """The connection was lost during a statement. A write may have happened."""
 
     sqlstate = "08006"
     transient = True
 
 
 class GaveUp(ClientError):
-    """The server could not be reached again for as long as `Retry.give_up_after` says; the last failure is
-    the cause."""
+    """The server could not be reached for as long as `Retry.give_up_after` allows; the last failure is the
+    cause."""
 
     sqlstate = "08006"
 
 
 class ColumnsChanged(ClientError):
-    """After a reconnect the relation or query has other columns than before."""
+    """After a reconnect the columns of the relation or query are different."""
 
     sqlstate = "0A000"
 
 
 class TooLarge(ClientError, LimitExceeded):
-    """What belongs to one time is larger than `max_bytes`."""
+    """The rows of one time are larger than `max_bytes`."""
 
     sqlstate = "54000"
 
 
 class Closed(ClientError):
-    """It was closed before."""
+    """The client, subscription or table is already closed."""
 
     sqlstate = "08003"
 
@@ -98,27 +98,27 @@ class MissingPackage(ClientError):
 
 
 class NoRows(ClientError):
-    """query() was given a statement that returns none. It was carried out all the same."""
+    """The statement of query() returns no rows. It was executed nevertheless."""
 
     sqlstate = "42601"
 
 
 class ProtocolViolation(ClientError):
-    """The server sent what it must never send: rows of a time that it had called complete, or a row that
-    goes and was never there."""
+    """The server violated the protocol: it sent rows of a time that was already complete, or removed a row
+    that did not exist."""
 
     sqlstate = "08P01"
 
 
 def server_error(result: abc.PGresult) -> ClientError:
-    """The error of a failed result."""
+    """The exception for a failed result."""
 
     def field(name: pq.DiagnosticField) -> str | None:
         value = result.error_field(name)
         return None if value is None else value.decode(errors="replace")
 
     state = field(pq.DiagnosticField.SQLSTATE)
-    if state is None:  # libpq's own, not the server's: the connection is gone
+    if state is None:  # from libpq, not from the server: the connection is lost
         return ConnectionLost(result.get_error_message().strip() or "the connection ended")
     text = field(pq.DiagnosticField.MESSAGE_PRIMARY) or "unknown error"
     gone = state == _HISTORY_STATE and text.startswith(_HISTORY)

@@ -19,7 +19,7 @@ D = TypeVar("D", bound=Driver | AsyncDriver)
 
 
 class CourseState(Generic[D]):
-    """How it goes with the connection."""
+    """The state of the connection."""
 
     def __init__(self, driver: D, course: Course) -> None:
         self._driver = driver
@@ -28,12 +28,12 @@ class CourseState(Generic[D]):
 
     @property
     def reconnects(self) -> int:
-        """How often the connection was made again."""
+        """The number of reconnects."""
         return max(0, self._course.reconnects)
 
     @property
     def trouble(self) -> ClientError | None:
-        """Why there is no connection now; None while all is well."""
+        """Why there is no connection now; None while connected."""
         return self._driver.trouble
 
     @property
@@ -42,18 +42,18 @@ class CourseState(Generic[D]):
 
 
 class BatchQueue:
-    """The batches that a subscription has still to give out."""
+    """The batches that a subscription has not yet returned."""
 
     def __init__(self, *, progress: bool) -> None:
         self._progress = progress
         self._waiting: deque[Batch] = deque()
-        # Complete up to here, once what waits is given out.
+        # The time that is complete once all waiting batches are returned.
         self._after: int | None = None
         self._time: int | None = None
 
     @property
     def time(self) -> int | None:
-        """Every change up to this time has been given out. To go on from there, in another process even:
+        """Every change up to this time was returned. To continue from there, even in another process:
         `subscribe(..., snapshot=False, as_of=time)`."""
         return self._time
 

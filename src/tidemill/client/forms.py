@@ -26,7 +26,7 @@ from tidemill.types.wire import decode_text, encode_text, type_of_oid
 from tidemill.types.wire.oids import MZ_TIMESTAMP_PRECISION
 
 _TEXTS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.UNKNOWN}
-# Where the storage form is not what one would hand to an application.
+# Types whose storage form is not suitable for an application.
 _SHOWN: dict[Kind, pa.DataType] = {
     Kind.UINT2: pa.uint16(),
     Kind.UINT4: pa.uint32(),
@@ -39,8 +39,8 @@ _SHOWN: dict[Kind, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class ClientField:
-    """One column of a result. `type` is what it is held as; `opaque`: the server's own type is not known
-    here, and only its text format can be read."""
+    """One column of a result. `type` is its internal type. `opaque`: the server's type is not known here, so
+    only its text format can be read."""
 
     name: str
     type: SqlType
@@ -48,7 +48,7 @@ class ClientField:
 
 
 def described(result: abc.PGresult) -> tuple[ClientField, ...]:
-    """The columns of a statement's description."""
+    """The columns from the description of a statement."""
     return tuple(
         _field((result.fname(i) or b"").decode(), result.ftype(i), result.fmod(i))
         for i in range(result.nfields)
@@ -66,7 +66,7 @@ def _field(name: str, oid: int, modifier: int) -> ClientField:
 
 def _with_modifier(t: SqlType, modifier: int) -> SqlType:
     if t.kind in _TEXTS:
-        return model.TEXT  # how long a value may be was the server's concern
+        return model.TEXT  # the maximum length of a value does not matter here
     if t.kind is Kind.NUMERIC and modifier >= 4:
         precision, scale = (modifier - 4) >> 16, (modifier - 4) & 0x7FF
         if precision == MZ_TIMESTAMP_PRECISION and scale == 0:
@@ -76,7 +76,7 @@ def _with_modifier(t: SqlType, modifier: int) -> SqlType:
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """The names, with `_2`, `_3` ... behind those that are taken: data frames want each name once."""
+    """The names with `_2`, `_3` ... added to duplicates, because data frames need unique names."""
     taken: set[str] = set()
     result: list[str] = []
     for name in names:
@@ -89,7 +89,7 @@ def unique(names: Sequence[str]) -> list[str]:
 
 
 def held(columns: Sequence[pa.Array], fields: Sequence[ClientField]) -> pa.Table:
-    """A table in storage form. Its columns go by position: names may repeat in a result."""
+    """A table in storage form. Columns are matched by position, since names may repeat in a result."""
     return pa.table(list(columns), schema=held_schema(fields))
 
 
@@ -98,13 +98,13 @@ def held_schema(fields: Sequence[ClientField]) -> pa.Schema:
 
 
 def shown(table: pa.Table, fields: Sequence[ClientField]) -> pa.Table:
-    """A held table as the application sees it."""
+    """A table in storage form, converted for the application."""
     columns = [_shown(contiguous(c), f.type) for c, f in zip(table.columns, fields, strict=True)]
     return pa.table(columns, names=unique([f.name for f in fields]))
 
 
 def python_rows(table: pa.Table, fields: Sequence[ClientField]) -> list[dict[str, Any]]:
-    """A table as `shown` gives it as dictionaries."""
+    """A table from `shown` as dictionaries."""
     rows: list[dict[str, Any]] = table.to_pylist()
     for name, field in zip(table.column_names, fields, strict=True):
         if any_scale(field.type):
@@ -114,14 +114,14 @@ def python_rows(table: pa.Table, fields: Sequence[ClientField]) -> list[dict[str
 
 
 def any_scale(t: SqlType) -> bool:
-    """Whether the values, or those of arrays, are numerics whose scale is not the type's."""
+    """Whether the values, or those of arrays, are numerics whose scale is not fixed by the type."""
     element = element_type(t) if t.kind is Kind.ARRAY else t
     return element.kind is Kind.NUMERIC and element.precision is None
 
 
 def own_scale(value: Any) -> Any:
-    """A decimal with the digits that it needs; Arrow has one scale for all of a column. What is no decimal
-    stays as it is."""
+    """A decimal with only the digits that it needs; Arrow uses one scale for a whole column. Other values are
+    not changed."""
     if isinstance(value, list | np.ndarray):
         return [own_scale(v) for v in value]
     if not isinstance(value, Decimal):
@@ -151,7 +151,7 @@ def _shown(column: pa.Array, t: SqlType) -> pa.Array:
 
 
 def key_array(value: object, t: SqlType) -> pa.Array:
-    """One value of a key, as the application writes it, in storage form."""
+    """One value of a key in the application's form, converted to storage form."""
     as_shown = _SHOWN.get(t.kind)
     if t.kind is Kind.UUID:
         return decode_text(pa.array([None if value is None else str(value)], pa.string()), t)

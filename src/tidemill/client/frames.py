@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class Frame:
-    """Rows, converted when they are asked for. `arrow` is a `pyarrow.Table`; what the types of columns
-    become is told in docs/client.md."""
+    """Rows that are converted on access. `arrow` is a `pyarrow.Table`; docs/client.md lists the types of its
+    columns."""
 
     def __init__(self, held: pa.Table, fields: Sequence[ClientField]) -> None:
         self._held = held
@@ -37,21 +37,21 @@ class Frame:
         return self._held.num_rows
 
     def rows(self) -> list[dict[str, Any]]:
-        """Each row as a dictionary. For few rows: `arrow` is made for many."""
+        """Each row as a dictionary. Suitable for few rows; use `arrow` for many."""
         return python_rows(self.arrow, self._fields)
 
     def to_polars(self) -> pl.DataFrame:
         return to_polars(self.arrow)
 
     def to_pandas(self) -> Any:
-        """Needs pandas, which is not installed along with Tidemill."""
+        """Convert to pandas, which is not installed with Tidemill."""
         return to_pandas(self.arrow, self._fields)
 
 
 class Batch(Frame):
-    """All that happened at one time of a subscription, and nothing else: after it the relation is known as
-    it was at `time`. With `snapshot` it is not what changed, but all that was there. Columns: `mz_diff`
-    (1: a row came, -1: it went) or `mz_state`, then those of the relation."""
+    """All changes at one time of a subscription: after the batch the relation is known as of `time`. With
+    `snapshot` the rows are not changes but the whole relation. Columns: `mz_diff` (1: row added, -1: row
+    removed) or `mz_state`, then those of the relation."""
 
     def __init__(self, held: pa.Table, fields: Sequence[ClientField], time: int, *, snapshot: bool) -> None:
         super().__init__(held, fields)
@@ -63,7 +63,8 @@ class Batch(Frame):
 
 
 def batches(news: News, fields: Sequence[ClientField], *, progress: bool) -> list[Batch]:
-    """The times of some news as batches; with `progress`, one without rows where nothing changed."""
+    """The times of some news as batches. With `progress`, a batch without rows marks times without
+    changes."""
     made = [Batch(c.rows, fields, c.time, snapshot=c.snapshot) for c in news.complete]
     if progress and (not made or made[-1].time < news.after):
         made.append(Batch(held_schema(fields).empty_table(), fields, news.after, snapshot=False))
@@ -71,11 +72,11 @@ def batches(news: News, fields: Sequence[ClientField], *, progress: bool) -> lis
 
 
 class Changes(Frame):
-    """What changed in a live table at one time. `arrow` has the column `mz_diff` and then the table's.
+    """The changes of a live table at one time. `arrow` has the column `mz_diff` and then those of the table.
 
     With `snapshot` the table was empty before, and these are its first rows. With `renewed` the server no
-    longer knew what had happened since the last time that was seen: the table was read anew, and this is how
-    it differs from what it was.
+    longer had the history since the last time that was seen. The table was then read again, and these are the
+    differences from its previous content.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Changes(Frame):
         snapshot: bool = False,
         renewed: bool = False,
     ) -> None:
-        """`held` begins with the diffs; `key` counts the columns behind them."""
+        """`held` starts with the diffs; `key` has the positions of the key columns after them."""
         super().__init__(held, fields)
         self._key = tuple(key)
         self.time = time
@@ -101,27 +102,27 @@ class Changes(Frame):
 
     @property
     def added(self) -> Frame:
-        """The rows that came."""
+        """The added rows."""
         return self._picked(self._diffs > 0)
 
     @property
     def removed(self) -> Frame:
-        """The rows that went, as they were."""
+        """The removed rows, with their old values."""
         return self._picked(self._diffs < 0)
 
     @property
     def inserted(self) -> Frame:
-        """The rows that came, of keys that had none. Without a key: all that came."""
+        """The added rows whose key did not exist before. Without a key: all added rows."""
         return self._picked((self._diffs > 0) & ~self._both)
 
     @property
     def updated(self) -> Frame:
-        """The rows that came in place of others with their key, as they are now."""
+        """The rows that replace another with the same key, with their new values."""
         return self._picked((self._diffs > 0) & self._both)
 
     @property
     def deleted(self) -> Frame:
-        """The rows that went, of keys that got no other."""
+        """The removed rows whose key does not exist any more."""
         return self._picked((self._diffs < 0) & ~self._both)
 
     @cached_property
@@ -130,7 +131,7 @@ class Changes(Frame):
 
     @cached_property
     def _both(self) -> np.ndarray:
-        """Whether rows with this row's key both came and went."""
+        """For each row, whether rows with its key were both added and removed."""
         count = len(self._diffs)
         if not self._key or not count:
             return np.zeros(count, np.bool_)

@@ -18,21 +18,22 @@ from psycopg.pq import abc
 from tidemill.client.errors import ConnectionLost, ProtocolViolation, server_error
 from tidemill.client.forms import ClientField, described
 
-# Rows that are decoded together. Measured, for rows of 85 bytes: 0.9 µs each in blocks of one megabyte; 10 in
-# blocks of 20 kB, where the work per block counts, and 1.5 in those of four, which leave the cache.
+# Rows are decoded in blocks of this size. Measured for rows of 85 bytes: 0.9 µs each in blocks of one
+# megabyte; 10 in blocks of 20 kB, where the work per block dominates; and 1.5 in those of four megabytes,
+# which exceed the cache.
 BLOCK_BYTES = 1 << 20
 _COPY = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH)
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Wait until the socket can be read, or also written."""
+    """Wait until the socket is readable, or also writable."""
 
     fd: int
     write: bool = False
 
 
-# How it was made does not matter: what is used of it is libpq's.
+# Either kind of connection: only its libpq object is used.
 Connection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 T = TypeVar("T")
 Waits = Generator[Ready, object, T]
@@ -40,11 +41,11 @@ Waits = Generator[Ready, object, T]
 
 class Link:
     def __init__(self, connection: Connection) -> None:
-        """Takes the connection over: closing the link closes it."""
-        self._owner = connection  # hears the notices
+        """Take ownership of the connection: closing the link closes it."""
+        self._owner = connection  # receives the notices
         self._conn = connection.pgconn
         self._conn.nonblocking = 1
-        # The last row of the COPY was given out; how it ended is still to be asked for.
+        # The last row of the COPY was returned; its final result is still to be read.
         self._copied = False
 
     @property
@@ -53,22 +54,22 @@ class Link:
 
     @property
     def busy(self) -> bool:
-        """A statement was begun and left."""
+        """A statement was started and not finished."""
         return self._conn.transaction_status == pq.TransactionStatus.ACTIVE
 
     def close(self) -> None:
-        """Idempotent. The server is told, without waiting for it."""
+        """Close without waiting for the server. Idempotent."""
         self._conn.finish()
 
     def run(self, sql: str) -> Waits[list[abc.PGresult]]:
-        """Any number of statements; their results, in text. Raises what failed first, once the connection
-        is free for the next statement."""
+        """Run any number of statements; return their results in text. Raises the first error, once the
+        connection is ready for the next statement."""
         with _lost():
             self._conn.send_query(sql.encode())
         return (yield from self._results())
 
     def describe(self, sql: str) -> Waits[tuple[ClientField, ...]]:
-        """The columns of one statement's rows, without running it; none if it has none."""
+        """The result columns of one statement, without running it; empty if it returns no rows."""
         with _lost():
             self._conn.send_prepare(b"", sql.encode())
         yield from self._results()
@@ -78,7 +79,7 @@ class Link:
         return described(result)
 
     def copy(self, sql: str) -> Waits[None]:
-        """Start a COPY ... TO STDOUT; then call `block` until it gives nothing."""
+        """Start a COPY ... TO STDOUT; then call `block` until it returns an empty list."""
         self._copied = False
         with _lost():
             self._conn.send_query(sql.encode())
@@ -88,8 +89,8 @@ class Link:
             raise ProtocolViolation("COPY ... TO STDOUT did not start a copy")
 
     def block(self, enough: Callable[[memoryview], bool] = lambda _: False) -> Waits[list[memoryview]]:
-        """The next rows: up to BLOCK_BYTES, the end of the COPY, or, when no more are there now, a row that
-        is `enough`. None when the COPY has ended; raises why if that was not its end."""
+        """Return the next rows: up to BLOCK_BYTES, the end of the COPY, or, if no more are available now, a
+        row that is `enough`. Returns an empty list at the end of the COPY; raises its error if it failed."""
         rows: list[memoryview] = []
         size = 0
         while size < BLOCK_BYTES and not self._copied:
@@ -104,7 +105,7 @@ class Link:
         return rows
 
     def _drain(self, rows: list[memoryview], limit: int) -> int:
-        """Take the rows that can be had without waiting, up to so many bytes; their bytes."""
+        """Read rows that are available without waiting, up to a number of bytes; return their bytes."""
         take, size = self._conn.get_copy_data, 0
         looked = False
         while size < limit:
@@ -119,7 +120,7 @@ class Link:
             elif looked:
                 break
             else:
-                # Reads what the system holds, some kilobytes at a time, and does not wait.
+                # Reads what the operating system has buffered, some kilobytes at a time, without waiting.
                 self._conn.consume_input()
                 looked = True
         return size
@@ -165,7 +166,7 @@ class Link:
 
 @contextmanager
 def _lost() -> Generator[None]:
-    """libpq fails only when the connection does."""
+    """A failure of libpq means that the connection is lost."""
     try:
         yield
     except psycopg.Error as e:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LiveState:
-    """Reading: all methods without an underscore. The rest is for the feeder."""
+    """Methods without an underscore read, except those of the feeder below."""
 
     def __init__(self, key: Sequence[str]) -> None:
         self._names = tuple(key)
@@ -37,21 +37,21 @@ class LiveState:
         self._fields: tuple[ClientField, ...] = ()
         self._key: tuple[int, ...] = ()
         self._time: int | None = None
-        # The table as it was shown last; None after a change.
+        # The last result of `arrow`; None after a change.
         self._shown: pa.Table | None = None
-        # Complete times that are not taken yet, and what it is complete up to when they are.
+        # Complete times that are not applied yet, and the time that is complete once they are.
         self._waiting: deque[CompleteTime] = deque()
         self._after: int | None = None
 
     @property
     def time(self) -> int | None:
-        """The table is as it was at this time, complete; None before the first snapshot is. Goes on while
+        """The table is complete as of this time; None before the first snapshot is complete. Advances while
         nothing changes."""
         return self._time
 
     @property
     def lag(self) -> float | None:
-        """Seconds between `time` and this machine's clock; about one while nothing changes."""
+        """Seconds between `time` and this machine's clock; about one second while nothing changes."""
         return None if self._time is None else max(0.0, time.time() - self._time / 1000)
 
     @property
@@ -89,8 +89,8 @@ class LiveState:
         return to_pandas(arrow, self._fields if arrow.num_columns else ())
 
     def get(self, *key: object) -> dict[str, Any] | None:
-        """The row with this key, the first one if there are several; None if there is none. Costs no look
-        at all other rows."""
+        """The row with this key, the first one if there are several, or None. Does not scan the
+        other rows."""
         if not self._names:
             raise InvalidValue("get() needs a key", hint='Name its columns: live_table(..., key=["id"]).')
         if len(key) != len(self._names):
@@ -114,10 +114,10 @@ class LiveState:
         self._after = news.after
 
     def _take_next(self, fields: Sequence[ClientField]) -> Changes | None:
-        """The next time at which something changed; None when all that was put is taken."""
+        """Return the changes of the next time with changes; None when all waiting times are applied."""
         while self._waiting:
             changes = self.take(self._waiting.popleft(), fields)
-            # A new snapshot of the same rows, after an outage: nothing happened.
+            # A new snapshot with the same rows, after an outage, is no change.
             if len(changes) or changes.snapshot:
                 return changes
         if self._after is not None:
@@ -125,7 +125,7 @@ class LiveState:
         return None
 
     def take(self, complete: CompleteTime, fields: Sequence[ClientField]) -> Changes:
-        """One complete time; `fields` begin with mz_diff."""
+        """Apply one complete time; `fields` start with mz_diff."""
         diffs = numbers(contiguous(complete.rows.column(0)), np.int64)
         rows = Counted(complete.rows.drop_columns(complete.rows.column_names[:1]), diffs)
         first = self._state is None
@@ -151,7 +151,7 @@ class LiveState:
         )
 
     def advance(self, after: int) -> None:
-        """Nothing changed up to this time."""
+        """Record that nothing changed up to this time."""
         if self._time is not None and after > self._time:
             self._time = after
 

@@ -20,20 +20,20 @@ Moment = int | datetime
 
 _NAME = r'(?:[^\W\d][\w$]*|"(?:[^"]|"")+")'
 _RELATION = re.compile(rf"\s*{_NAME}(?:\s*\.\s*{_NAME}){{0,2}}\s*")
-# Not what a relation of this name, or a column, could be followed by.
+# Matches a whole SUBSCRIBE statement, but not a relation or column with that name.
 _STATEMENT = re.compile(r'subscribe(?:\s+["\w]|\s*\()', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Everything up to and including `after` was seen: only what is later is wanted."""
+    """Everything up to and including `after` was received; only later changes are wanted."""
 
     after: int
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
-    """See `subscribe` for what the fields mean."""
+    """`subscribe` explains the fields."""
 
     target: str
     envelope: Envelope = "diff"
@@ -44,7 +44,7 @@ class SubscriptionRequest:
     up_to: str | None = None
 
     def sql(self, resume: Resume | None = None) -> str:
-        """The SUBSCRIBE, always with PROGRESS: without it nobody could tell when a time is complete."""
+        """The SUBSCRIBE, always with PROGRESS: without it the client cannot know when a time is complete."""
         snapshot = self.snapshot and resume is None
         parts = [f"SUBSCRIBE {self.target}", f"WITH (SNAPSHOT = {str(snapshot).lower()}, PROGRESS = true)"]
         as_of = self.as_of if resume is None else f"AS OF {resume.after}"
@@ -70,8 +70,8 @@ def request(
     at_least: bool = False,
     up_to: Moment | Literal["latest"] | None = None,
 ) -> SubscriptionRequest:
-    """Checked before anything is sent: what contradicts itself here would be a puzzle in the server's
-    words."""
+    """Check and build a request before anything is sent. The server's message about contradictory options
+    would be hard to understand."""
     if isinstance(key, str):
         raise InvalidValue(f'key must be a list of column names, not "{key}"', hint=f'Write key=["{key}"].')
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
@@ -96,8 +96,8 @@ def request(
 
 
 def target(query: str) -> str:
-    """A relation's name as it is, anything else as a query in parentheses. The line end keeps a comment at
-    the query's end from taking the parenthesis with it."""
+    """The target of SUBSCRIBE: a relation's name unchanged, anything else as a query in parentheses. The line
+    end before the closing parenthesis keeps a final comment from hiding it."""
     text = query.strip().rstrip(";").rstrip()
     if not text:
         raise InvalidValue("nothing to subscribe to: the query is empty")

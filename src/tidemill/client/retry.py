@@ -14,9 +14,9 @@ from tidemill.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Seconds. After the n-th failure in a row it waits between half of and all of `first * 2**(n-1)`, at
-    most `longest`: the random part keeps a thousand clients from coming back at one moment. When nothing
-    has arrived for `give_up_after`, it gives up; None: never."""
+    """All fields are seconds. After the n-th failure in a row the delay is between half of and all of `first
+    * 2**(n-1)`, at most `longest`. The random part keeps a thousand clients from reconnecting at the same
+    moment. When nothing has arrived for `give_up_after`, it gives up; None: never."""
 
     first: float = 0.1
     longest: float = 10.0
@@ -29,12 +29,12 @@ class Retry:
             raise InvalidValue(f"retry: give_up_after ({self.give_up_after}) must not be negative")
 
 
-# Beyond this the power of two is larger than any `longest` that makes sense.
+# Beyond this the power of two exceeds any reasonable `longest`.
 _MOST_DOUBLINGS = 30
 
 
 class Pauses:
-    """The failures of one subscription since something arrived last."""
+    """The failures of one subscription since the last arrival of data."""
 
     def __init__(
         self,
@@ -42,21 +42,21 @@ class Pauses:
         clock: Callable[[], float],
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`clock` gives seconds that never go back, `chance` numbers from 0 to below 1."""
+        """`clock` returns monotonic seconds, `chance` random numbers in [0, 1)."""
         self._retry = retry
         self._clock = clock
         self._chance = chance
         self._failures = 0
-        # When the first failure of the present row happened; None while all is well.
+        # When the first failure of the present series happened; None while connected.
         self._since: float | None = None
 
     def arrived(self) -> None:
-        """Complete times came: the connection works."""
+        """Complete times arrived: the connection works."""
         self._failures = 0
         self._since = None
 
     def failed(self) -> float | None:
-        """How long to wait before the next attempt; None to give up."""
+        """The delay before the next attempt; None to give up."""
         now = self._clock()
         if self._since is None:
             self._since = now

@@ -22,7 +22,7 @@ from tidemill.types.columns import contiguous
 from tidemill.types.hash import fold, hash_column
 from tidemill.types.identity import comparable, leaders
 
-# Changes that wait to be merged: at most half of what is there, and not worth the work when so few.
+# Changes that are not merged yet are at most half of the base, or too few to be worth a merge.
 MERGE_ROWS = 1 << 16
 MERGE_SHARE = 2
 
@@ -31,7 +31,7 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Rows and how often each is there, or by how much that changes."""
+    """Rows with their counts, or with changes of their counts."""
 
     rows: pa.Table
     counts: Counts
@@ -43,7 +43,7 @@ class Counted:
         return Counted(self.rows, -self.counts)
 
     def consolidated(self) -> Counted:
-        """Each row once; those that come to nothing are left out."""
+        """Each row once; rows with a count of zero are dropped."""
         if not len(self.counts):
             return self
         columns = [contiguous(column) for column in self.rows.columns]
@@ -55,7 +55,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Changes that wait, and the hashes of their keys once somebody looks for keys."""
+    """Changes that are not merged yet, and the hashes of their keys once a key is looked up."""
 
     changes: Counted
     hashes: np.ndarray | None
@@ -72,20 +72,20 @@ class _Part:
 
 class RelationState:
     def __init__(self, empty: pa.Table, key: Sequence[int] = ()) -> None:
-        """`empty` has the columns; `key` says which of them one looks rows up by."""
+        """`empty` has the columns; `key` are the positions of the key columns for lookups."""
         self._key = tuple(key)
         self._base = Counted(empty, np.zeros(0, np.int64))
-        # Changes since, oldest first. Each part is larger than the next, so that they are few.
+        # Later changes, oldest first. Each part is larger than the next, so there are few.
         self._recent: list[_Part] = []
         self._recent_rows = 0
-        # How many rows there are, copies counted.
+        # The number of rows, including duplicates.
         self.size = 0
-        # The base's key hashes in order, and whose they are; None until somebody looks.
+        # The sorted key hashes of the base, and their rows; None before the first lookup.
         self._index: tuple[np.ndarray, np.ndarray] | None = None
 
     def apply(self, changes: Counted) -> None:
-        """What happened at one time. Raises, perhaps later, when a row goes that was not there."""
-        # Who looked for a key once will again: with the hashes put down now, a look reads nothing but them.
+        """Apply the changes of one time. Raises, perhaps later, if a row is removed that does not exist."""
+        # After one lookup more will follow: with the hashes stored now, a lookup reads only them.
         part = _Part(changes, None if self._index is None else self._hashes(changes))
         while self._recent and len(self._recent[-1]) <= len(part):
             part = self._recent.pop() + part
@@ -98,7 +98,7 @@ class RelationState:
             self._merge()
 
     def replace(self, rows: Counted) -> Counted:
-        """A new snapshot; returns how it differs from what was there."""
+        """Replace all rows by a new snapshot; return the difference from the previous rows."""
         before = self._all()
         self._base, self._index = rows.consolidated(), None
         self._recent, self._recent_rows = [], 0
@@ -106,14 +106,14 @@ class RelationState:
         return (self._base + -before).consolidated() if len(before.counts) else self._base
 
     def rows(self) -> pa.Table:
-        """All rows, copies and all."""
+        """All rows, including duplicates."""
         base = self._all()
         if bool((base.counts == 1).all()):
             return base.rows
         return base.rows.take(pa.array(np.repeat(np.arange(len(base.counts)), base.counts)))
 
     def find(self, key: Sequence[pa.Array]) -> pa.Table:
-        """The rows with this key: one array of length one for each of its columns."""
+        """The rows with this key: one array of length one for each key column."""
         wanted = fold([hash_column(comparable(value)) for value in key])[0]
         alike = self._in_base(wanted)
         for i, part in enumerate(self._recent):
@@ -124,7 +124,7 @@ class RelationState:
                 alike = alike + _picked(part.changes, places)
         there = alike.consolidated()
         there = _picked(there, np.flatnonzero(there.counts > 0))
-        # Another key may have the same hash: the first of key and rows that is like the key tells.
+        # Another key may have the same hash: the first of key and rows that equals the key decides.
         columns = [
             pa.concat_arrays([value, contiguous(there.rows.column(i))])
             for value, i in zip(key, self._key, strict=True)

@@ -22,7 +22,7 @@ _COPYABLE = re.compile(r"(?:\s|--[^\n]*\n|\()*(?:select|values|with|table)\b", r
 
 
 def query(link: Link, sql: str) -> Waits[Frame]:
-    """The rows of one statement."""
+    """Return the rows of one statement."""
     text = sql.strip().rstrip(";").rstrip()
     if not _COPYABLE.match(text):
         return (yield from _small(link, text))
@@ -36,7 +36,7 @@ def query(link: Link, sql: str) -> Waits[Frame]:
 
 
 def execute(link: Link, sql: str) -> Waits[str]:
-    """Any statements; the tag of the last: `INSERT 0 3`."""
+    """Run any statements; return the tag of the last, such as `INSERT 0 3`."""
     results = yield from link.run(sql)
     return (results[-1].command_status or b"").decode() if results else ""
 

@@ -14,18 +14,18 @@ from tidemill.client.frames import Batch
 
 
 class Following(CourseState[Driver]):
-    """A course, driven by whoever asks for news: one thread at a time."""
+    """A course, driven by the thread that waits for news; one thread at a time."""
 
     def __init__(self, driver: Driver, course: Course) -> None:
         CourseState.__init__(self, driver, course)
-        # Held while one asks for news; `close` does not wait for it.
+        # Held while a thread waits for news; `close` does not wait for it.
         self._turn = threading.Lock()
         self._ended = False
 
     def close(self) -> None:
-        """End it, from any thread. Whoever waits for it is let go."""
+        """End the course, from any thread. Waiting threads return."""
         self._driver.close()
-        # Else whose turn it is ends it.
+        # Otherwise the thread that has the turn ends the course.
         if self._turn.acquire(blocking=False):
             try:
                 self._end()
@@ -38,7 +38,7 @@ class Following(CourseState[Driver]):
         self.close()
 
     def _news(self) -> News | None:
-        """The next; None at the end. The caller holds the turn."""
+        """Return the next news; None at the end. The caller holds the turn."""
         news: News | None = None
         try:
             if not self._driver.closed:
@@ -60,7 +60,7 @@ class Following(CourseState[Driver]):
 
 
 class Subscription(Following, BatchQueue, Iterator[Batch]):
-    """An iterator of complete times. Ends at UP TO, where the relation is constant, and by `close()`."""
+    """An iterator over complete times. It ends at UP TO, if the relation is constant, and after `close()`."""
 
     def __init__(self, driver: Driver, course: Course, *, progress: bool) -> None:
         Following.__init__(self, driver, course)

@@ -39,10 +39,10 @@ def connect(
     on_notice: Notices | None = None,
     **parameters: object,
 ) -> Client:
-    """A client, connected: raises ConnectionFailed if nobody answers. `url` is a URL or connection string of
-    PostgreSQL's kind; `parameters` (host, port, user, dbname, password, sslmode ...) win over it, PG*
-    variables fill in, and then localhost:6875. `retry` says how subscriptions come back after a cut;
-    `on_notice` gets the texts of the server's notices, on the thread that waits for it."""
+    """Connect a client; raises ConnectionFailed if no server answers. `url` is a URL or connection string as
+    in PostgreSQL. `parameters` (host, port, user, dbname, password, sslmode ...) override it; PG* variables
+    and then localhost:6875 are the defaults. `retry` is the policy for reconnecting subscriptions.
+    `on_notice` receives the texts of the server's notices, on the thread that waits for them."""
     client = Client(conninfo(url, parameters), retry or Retry(), on_notice)
     try:
         client.execute("")
@@ -53,7 +53,7 @@ def connect(
 
 
 class Client:
-    """For any number of threads: statements run one after another on one connection."""
+    """A client for any number of threads. Statements run one after another on one connection."""
 
     def __init__(self, target: str, retry: Retry, on_notice: Notices | None) -> None:
         self._target = target
@@ -64,17 +64,17 @@ class Client:
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._connection: psycopg.Connection[Any] | None = None
-        # What close() ends; guarded, for it may be called while another thread subscribes.
+        # The objects that close() ends; locked, because another thread may subscribe at the same time.
         self._followings: weakref.WeakSet[Following] = weakref.WeakSet()
         self._members = threading.Lock()
 
     def query(self, sql: str, params: Params = None) -> Frame:
-        """The rows of one statement, all in memory. `params` take the places of %s or %(name)s."""
+        """Return the rows of one statement, all in memory. `params` replace %s or %(name)s."""
         return self._run(statements.query, sql, params)
 
     def execute(self, sql: str, params: Params = None) -> str:
-        """Run statements; the tag of the last, such as `INSERT 0 3`. For transactions over several calls use
-        psycopg."""
+        """Run statements; return the tag of the last, such as `INSERT 0 3`. For transactions over several
+        calls use psycopg."""
         return self._run(statements.execute, sql, params)
 
     def subscribe(
@@ -93,8 +93,8 @@ class Client:
         retry: Retry | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> Subscription:
-        """The changes of a relation or query as an iterator: one `Batch` for each time at which something
-        changed. docs/client.md tells every option."""
+        """Return an iterator over the changes of a relation or query: one `Batch` for each time with changes.
+        docs/client.md explains all options."""
         wanted = request(
             self._composed(query, params),
             key=key,
@@ -119,13 +119,14 @@ class Client:
         retry: Retry | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> LiveTable:
-        """A relation or query, kept in memory as it changes. docs/client.md tells every option."""
+        """Return a relation or query in memory that follows all changes. docs/client.md explains
+        all options."""
         wanted = request(self._composed(query, params), key=key, envelope="diff")
         course = Course(wanted, retry or self._retry, renew=True, max_bytes=max_bytes)
         return self._joined(LiveTable(self._new_driver(), course, key, on_snapshot, on_update))
 
     def close(self) -> None:
-        """From any thread. Ends what is open, subscriptions too."""
+        """Close the client and its subscriptions, from any thread."""
         self._driver.close()
         with self._members:
             followings = list(self._followings)
@@ -151,12 +152,12 @@ class Client:
     def _joined(self, made: F) -> F:
         with self._members:
             self._followings.add(made)
-        if self._driver.closed:  # meanwhile
+        if self._driver.closed:  # closed meanwhile
             made.close()
         return made
 
     def _composed(self, sql: str, params: Params) -> str:
-        """The statement with its parameters written into it as literals."""
+        """The statement with its parameters inserted as literals."""
         if params is None:
             return sql
         with self._lock:
@@ -171,7 +172,7 @@ class Client:
             try:
                 return self._driver.run(work(link, text))
             finally:
-                # Left in the middle, by close() or Ctrl-C: of no use for the next statement.
+                # Interrupted by close() or Ctrl-C: the connection cannot run the next statement.
                 if link.busy or not link.alive:
                     self._drop()
 

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tidemill.client.errors import ConnectionFailed
 from tidemill.errors import InvalidValue
 
-# What libpq would otherwise take from PostgreSQL's habits; by the variable that wins over it.
+# Tidemill's defaults in place of libpq's; the key is the variable that overrides each.
 _DEFAULTS = {
     "host": ("PGHOST", "localhost"),
     "port": ("PGPORT", "6875"),
@@ -22,13 +22,13 @@ _DEFAULTS = {
     "connect_timeout": ("PGCONNECT_TIMEOUT", "10"),
     "application_name": ("PGAPPNAME", "tidemill.client"),
 }
-# A machine that vanished is noticed after 10 + 3 * 5 seconds, though an idle subscription sends nothing.
+# Keepalive detects a vanished machine after 10 + 3 * 5 seconds, although an idle subscription sends nothing.
 _KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 
 
 def conninfo(url: str, parameters: Mapping[str, object], environ: Mapping[str, str] | None = None) -> str:
     """A connection string for libpq, from a URL (`postgresql://user@host:port/database`) or a string
-    (`host=... port=...`) and parameters that win over it. What none of them tells, PG* variables do."""
+    (`host=... port=...`), and parameters that override it. PG* variables supply what is missing."""
     env = os.environ if environ is None else environ
     given = {name: str(value) for name, value in parameters.items() if value is not None}
     try:
@@ -46,20 +46,20 @@ def conninfo(url: str, parameters: Mapping[str, object], environ: Mapping[str, s
 
 
 def place(text: str) -> str:
-    """The host and port of a connection string, for people."""
+    """The host and port of a connection string, for messages."""
     known = conninfo_to_dict(text)
     host = known.get("hostaddr") or known.get("host") or os.environ.get("PGHOST", "")
     return f"{host}:{known.get('port') or os.environ.get('PGPORT', '')}"
 
 
 def failed(text: str, error: Exception) -> ConnectionFailed:
-    """A failed attempt, told with its place and never with its password."""
+    """The error of a failed attempt, with the address and never with the password."""
     reason = str(error).strip()
     _, fatal, said = reason.partition("FATAL:")
     lines = [line.strip() for line in (said if fatal else reason).splitlines()]
     hint: str | None = None
     if fatal:
-        # The server's own words. They end where another attempt begins (another address, without TLS).
+        # The server's message. It ends where another attempt starts (another address, without TLS).
         own = itertools.takewhile(lambda line: "connection to server" not in line, lines[1:])
         parts = [line.partition(":  ") for line in own]
         hint = next((words for kind, _, words in parts if kind == "HINT"), None)

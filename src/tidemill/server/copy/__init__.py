@@ -27,7 +27,7 @@ __all__ = ["CopyDecoder", "CopyEncoder", "copy_decoder", "copy_encoder"]
 def copy_encoder(
     columns: Sequence[Column], options: CopyOptions, *, timezone: str = "UTC", begun: bool = False
 ) -> CopyEncoder:
-    """`begun`: the rows continue a stream whose header was sent already."""
+    """`begun`: the rows continue a stream whose header was already sent."""
     if options.format == "binary":
         return BinaryEncoder(columns, begun=begun)
     lines: CopyEncoder = TextEncoder(columns, options, timezone)

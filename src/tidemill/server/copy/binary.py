@@ -26,13 +26,13 @@ SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 HEADER = SIGNATURE + struct.pack("!ii", 0, 0)
 TRAILER = struct.pack("!h", -1)
 
-# A flag that asks for something in this half is not to be ignored.
+# A flag in this half must not be ignored.
 _CRITICAL_FLAGS = 0xFFFF0000
 
 
 class BinaryEncoder:
-    """Rows of the binary format. As from PostgreSQL, the header comes with the first row: some clients rely
-    on it."""
+    """Encodes rows in the binary format. As in PostgreSQL, the header is sent with the first row: some
+    clients rely on it."""
 
     def __init__(self, columns: Sequence[Column], *, begun: bool = False) -> None:
         self._columns = columns
@@ -59,11 +59,12 @@ class BinaryEncoder:
 
 
 class BinaryDecoder:
-    """The binary format in."""
+    """Decodes the binary format."""
 
     def __init__(self, values: CopyValues) -> None:
         self._values = values
-        # Bytes from the first row that is not yet whole, in the pieces they came in; and when to look again.
+        # The bytes from the first incomplete row on, in pieces as received; and the size at which to scan
+        # again.
         self._pieces: list[bytes] = []
         self._size = 0
         self._scan_at = 1
@@ -105,7 +106,7 @@ class BinaryDecoder:
         return batches
 
     def _header(self, block: bytes) -> int:
-        """Behind the header if it is there, else 0."""
+        """The offset after the header if there is one, else 0."""
         if block[: len(SIGNATURE)] != SIGNATURE[: len(block)]:
             raise BadCopyData("COPY file signature not recognized")
         if len(block) < len(HEADER):
@@ -121,7 +122,7 @@ class BinaryDecoder:
         return len(HEADER) + extension
 
     def _take(self, block: bytes, at: int, batches: list[pa.RecordBatch]) -> int:
-        """Decode the whole rows from `at` on; returns where the first unfinished one starts."""
+        """Decode the whole rows from `at` on; return where the first unfinished one starts."""
         at, alike = self._alike(block, at)
         if alike is not None:
             batches.append(alike)
@@ -131,7 +132,7 @@ class BinaryDecoder:
         return at
 
     def _alike(self, block: bytes, at: int) -> tuple[int, pa.RecordBatch | None]:
-        """The rows from `at` on that have the shape of the first, if that has no nulls."""
+        """The rows from `at` on that have the layout of the first, provided that it has no nulls."""
         starts, lengths, end = self._follow(block, at, at_most=1)
         if not len(starts) or bool((lengths < 0).any()):
             return at, None
@@ -141,7 +142,7 @@ class BinaryDecoder:
             return at, None
         width = len(self._values.columns)
         grid = np.frombuffer(block, np.uint8, count=count * stride, offset=at).reshape(count, stride)
-        # Everything but the values: the count of fields and the length prefixes.
+        # All bytes other than values: the count of fields and the length prefixes.
         places = np.concatenate([[0, 1], *(starts[0, i] - at - 4 + np.arange(4) for i in range(width))])
         same = (grid[:, places] == grid[0, places]).all(axis=1)
         rows = count if bool(same.all()) else int(np.argmin(same))
@@ -158,7 +159,7 @@ class BinaryDecoder:
     def _follow(
         self, block: bytes, at: int, at_most: int | None = None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
-        """Places and lengths (-1 null) of the fields of whole rows, and where the first unfinished row
+        """Offsets and lengths (-1 null) of the fields of whole rows, and where the first unfinished row
         starts."""
         width = len(self._values.columns)
         starts: list[int] = []
@@ -210,7 +211,7 @@ class BinaryDecoder:
         for i in range(starts.shape[1]):
             begin, size = starts[:, i], np.maximum(lengths[:, i], 0)
             bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(size)])
-            # For each byte of the result the place it comes from.
+            # The source offset of each byte of the result.
             source = np.arange(int(bounds[-1])) + np.repeat(begin - bounds[:-1], size)
             null = lengths[:, i] < 0
             validity = pa.py_buffer(np.packbits(~null, bitorder="little")) if bool(null.any()) else None

@@ -40,7 +40,7 @@ _CR, _LF = 13, 10
 
 
 class CsvEncoder:
-    """Rows of the csv format."""
+    """Encodes rows in the csv format."""
 
     def __init__(self, columns: Sequence[Column], options: CopyOptions, timezone: str) -> None:
         self._columns = columns
@@ -50,8 +50,8 @@ class CsvEncoder:
         self._quote = options.quote.encode()
         self._escape = options.escape.encode()
         self._null = options.null.encode()
-        # Bytes without which no value needs quotes, unless it is the null string (or, alone in its line,
-        # `\\.`).
+        # Values without any of these bytes need no quotes, except the null string (and `\\.`, if it is alone
+        # in its line).
         self._special = np.zeros(256, np.bool_)
         self._special[[_CR, _LF, *self._delimiter, *self._quote]] = True
 
@@ -76,7 +76,7 @@ class CsvEncoder:
         return []
 
     def _quoted(self, values: pa.Array, *, forced: bool) -> pa.Array:
-        """The values with quotes where they need them; nulls stay null."""
+        """The values, quoted where necessary; nulls stay null."""
         if forced:
             needs = values.is_valid()
         else:
@@ -85,7 +85,7 @@ class CsvEncoder:
                 for special in (self._delimiter, self._quote, b"\n", b"\r"):
                     needs = pc.or_(needs, pc.match_substring(values, special))
             if len(self._columns) == 1:
-                # A line of its own with this would be read as the end of the data by older clients.
+                # Older clients would read a line with only this as the end of the data.
                 needs = pc.or_(needs, pc.equal(values, pa.scalar(b"\\.")))
         if not pc.any(needs).as_py():
             return values
@@ -98,7 +98,7 @@ class CsvEncoder:
 
 
 class CsvDecoder(LineDecoder):
-    """The csv format in."""
+    """Decodes the csv format."""
 
     def __init__(self, values: CopyValues, options: CopyOptions) -> None:
         super().__init__(values, options)
@@ -110,7 +110,7 @@ class CsvDecoder(LineDecoder):
         names = [c.name for c in values.columns]
         self._force_not_null = _numbers(options.force_not_null, names)
         self._force_null = _numbers(options.force_null, names)
-        # The last line had no end of its own.
+        # The last line had no line end.
         self._end_added = False
 
     def find_eol(self, pending: bytes, *, final: bool) -> bytes:
@@ -141,20 +141,20 @@ class CsvDecoder(LineDecoder):
         return block.count(self.eol[:1])
 
     def complete(self, pending: bytes) -> bytes:
-        # Inside quotes the added line end ends nothing, and `decode_block` sees that a quote is open.
+        # Inside quotes the added line end does not end a row, and `decode_block` sees the open quote.
         self._end_added = self.last_row_end(pending) != len(pending)
         return pending + self.eol if self._end_added else pending
 
     # -- quotes
 
     def _marks(self, data: Bytes) -> tuple[Places, Places]:
-        """The places of the quotes that begin or end a quoted stretch, and of the marks that are not
+        """The positions of the quotes that open or close a quoted section, and of the characters that are not
         content."""
         if self._escape != self._quote:
             return self._escaped_marks(data)
         quotes = np.flatnonzero(data == self._quote)
         markup = np.ones(len(quotes), np.bool_)
-        # Number 2, 4, ... opens; right behind the one that closed it is a quote in the value.
+        # Quotes number 2, 4, ... open a section. One directly after a closing quote is a quote in the value.
         markup[2::2] = np.diff(quotes)[1::2] != 1
         return quotes, quotes[markup]
 
@@ -185,7 +185,7 @@ class CsvDecoder(LineDecoder):
         return byte in (self._quote, self._escape)
 
     def _outside(self, mask: Mask, data: Bytes) -> Mask:
-        """`mask` without what is inside quotes."""
+        """`mask` without the bytes inside quotes."""
         toggles, _ = self._marks(data)
         return mask & ~_inside(toggles, len(data)) if len(toggles) else mask
 
@@ -200,7 +200,7 @@ class CsvDecoder(LineDecoder):
         mark = self._end_mark(block, row_end)
         if min(stray, unterminated, mark) == len(data):
             return self._rows(data, markup, outside, row_end)
-        # Rows before the line in question count, and their errors come first.
+        # Rows before this line count, and their errors are reported first.
         start = line_start(row_end, min(stray, unterminated, mark))
         head = slice(0, start)
         batch = self._rows(data[head], markup[markup < start], outside[head], row_end[head])
@@ -218,7 +218,7 @@ class CsvDecoder(LineDecoder):
         raise with_context(error, self.values.context(self.lines + 1 + self.count_lines(text), value=text))
 
     def _end_mark(self, block: bytes, row_end: Mask) -> int:
-        """Where the line that ends the data begins; the block's length if there is none."""
+        """The start of the end-of-data line; the length of the block if there is none."""
         line = b"\\." + self.eol
         end = len(block) - len(self.eol) * self._end_added
         at = block.find(line, 0, end)
@@ -227,7 +227,7 @@ class CsvDecoder(LineDecoder):
         return at if at >= 0 else len(block)
 
     def _rows(self, data: Bytes, markup: Places, outside: Mask, row_end: Mask) -> pa.RecordBatch:
-        """Decode whole rows whose line ends are known."""
+        """Decode whole rows with known line ends."""
         row_ends = np.flatnonzero(row_end)
         is_end = row_end | ((data == self._delimiter) & outside)
         ends = np.flatnonzero(is_end)
@@ -252,7 +252,7 @@ class CsvDecoder(LineDecoder):
     def _columns(
         self, data: Bytes, found: Cells, keep: Mask | None, row_end: Mask
     ) -> tuple[list[pa.Array], Mask | None]:
-        """The fields by column, and which of them stand for the column's default."""
+        """The fields by column, and which of them stand for the default of the column."""
         width = len(self.values.columns)
         ends = found.ends
         null: Mask | None = None
@@ -276,14 +276,14 @@ class CsvDecoder(LineDecoder):
 
 
 def _inside(toggles: Places, size: int) -> Mask:
-    """Which bytes are inside quotes, given where quoted stretches begin and end."""
+    """Which bytes are inside quotes, given the starts and ends of quoted sections."""
     flips = np.zeros(size, np.uint8)
     flips[toggles] = 1
     return (np.cumsum(flips, dtype=np.uint8) & 1).astype(np.bool_)
 
 
 def _numbers(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
-    """The places of the named columns; `*` is all."""
+    """The numbers of the named columns; `*` means all."""
     if tuple(wanted) == ("*",):
         return list(range(len(names)))
     return [i for i, name in enumerate(names) if name in wanted]

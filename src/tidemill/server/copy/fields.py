@@ -21,7 +21,7 @@ _CR, _LF = 13, 10
 
 
 def line_ends(data: Bytes, counts: Mask, eol: bytes) -> tuple[Mask, int]:
-    """Which bytes end a row (the last byte of each line end), and the place of the first line end of another
+    """Which bytes end a row (the last byte of each line end), and the offset of the first line end of another
     kind; the length of the data if there is none. `counts` says which bytes are not escaped or quoted."""
     lf = (data == _LF) & counts
     cr = (data == _CR) & counts
@@ -42,26 +42,26 @@ def line_ends(data: Bytes, counts: Mask, eol: bytes) -> tuple[Mask, int]:
 
 
 def line_start(row_end: Mask, place: int) -> int:
-    """Where the line begins that holds `place`."""
+    """The start of the line that contains `place`."""
     before = np.flatnonzero(row_end[:place])
     return int(before[-1]) + 1 if len(before) else 0
 
 
 @dataclass(slots=True)
 class Cells:
-    """The fields of whole rows, row after row. `ends` are the places of the delimiters and line ends that end
-    them; `rows` is how many rows have the right number of fields before the first that has not."""
+    """The fields of whole rows, row after row. `ends` are the offsets of the delimiters and line ends after
+    them. `rows` is the number of rows before the first with the wrong number of fields."""
 
     ends: Places
     rows: int
-    # The number of fields of the first row that has the wrong number; None if all are right.
+    # The number of fields of the first row with the wrong number; None if all are right.
     wrong: int | None
 
 
 def cells(ends: Places, is_row_end: Mask, width: int) -> Cells:
     """Check the number of fields of each row. `is_row_end` says which of `ends` end a row."""
     if len(ends) % width == 0:
-        # The usual case, without looking at rows one by one.
+        # The usual case, without a check of each row.
         last = is_row_end[width - 1 :: width]
         if bool(last.all()) and int(is_row_end.sum()) == len(last):
             return Cells(ends, len(last), None)
@@ -72,8 +72,8 @@ def cells(ends: Places, is_row_end: Mask, width: int) -> Cells:
 
 
 def split(data: Bytes, cells: Cells, keep: Mask | None, null: Mask | None, width: int) -> list[pa.Array]:
-    """The fields as `width` byte columns. `keep` says which bytes are content (None: all but the ends);
-    `null` which fields are null."""
+    """Split the fields into `width` byte columns. `keep` says which bytes are content (None: all but the
+    ends); `null` which fields are null."""
     ends = cells.ends
     if not len(ends):
         return [pa.array([], pa.binary())] * width
@@ -100,18 +100,18 @@ def split(data: Bytes, cells: Cells, keep: Mask | None, null: Mask | None, width
 
 
 def matches(data: Bytes, starts: Places, lengths: Places, wanted: bytes) -> Mask:
-    """Which of the spans hold exactly `wanted`."""
+    """Which of the spans contain exactly `wanted`."""
     found = lengths == len(wanted)
     for i, byte in enumerate(wanted):
         if not bool(found.any()):
             break
-        # Spans of another length may reach beyond the end; what is read there does not count.
+        # Spans of another length may extend beyond the end; the bytes read there are ignored.
         found &= data[np.minimum(starts + i, len(data) - 1)] == byte
     return found
 
 
 def spans_of(ends: Places, row_end: Mask, eol: bytes) -> tuple[Places, Places]:
-    """Where fields begin and how long they are as they stand, from where they end."""
+    """The starts and lengths of the raw fields, from their ends."""
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
     lengths = ends - starts
     if eol == b"\r\n":

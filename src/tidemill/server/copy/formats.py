@@ -20,10 +20,10 @@ from tidemill.server.copy.values import BadCopyData, CopyValues, with_context
 
 
 class CopyEncoder(Protocol):
-    """Arrow batches to COPY rows. A row is what clients get in one CopyData message."""
+    """Encodes Arrow batches as COPY rows. A row is the content of one CopyData message."""
 
     def start(self) -> list[bytes]:
-        """Rows before the first batch (a header line)."""
+        """Bytes before the first batch (a header line)."""
         ...
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
@@ -31,22 +31,22 @@ class CopyEncoder(Protocol):
         ...
 
     def end(self) -> list[bytes]:
-        """Rows after the last batch."""
+        """Bytes after the last batch."""
         ...
 
 
 class CopyDecoder(Protocol):
-    """COPY bytes to Arrow batches. After an error it is not used again."""
+    """Decodes COPY bytes to Arrow batches. It must not be used again after an error."""
 
     def feed(self, data: bytes) -> list[pa.RecordBatch]: ...
 
     def finish(self) -> list[pa.RecordBatch]:
-        """There is no more data."""
+        """Handle the end of the data."""
         ...
 
 
 def wrong_width(values: CopyValues, fields: int, line: int, text: bytes) -> Exception:
-    """A row with too few or too many fields."""
+    """The error for a row with too few or too many fields."""
     if fields < len(values.columns):
         error = BadCopyData(f'missing data for column "{values.columns[fields].name}"')
     else:
@@ -55,17 +55,17 @@ def wrong_width(values: CopyValues, fields: int, line: int, text: bytes) -> Exce
 
 
 class LineDecoder(ABC):
-    """Text and csv: rows end at line ends, which the first line decides: LF, CR LF or CR."""
+    """Base of text and csv: rows end at line ends, and the first line decides which: LF, CR LF or CR."""
 
     def __init__(self, values: CopyValues, options: CopyOptions) -> None:
         self.values = values
         self._options = options
-        # Bytes after the last whole row, in the pieces they came in.
+        # Bytes after the last whole row, in pieces as received.
         self._pieces: list[bytes] = []
         self._size = 0
-        # Scan again when this many bytes are there.
+        # The size at which to scan again.
         self._scan_at = 1
-        # What ends a line; b"" until the first end was seen.
+        # The line end; b"" until the first one was seen.
         self.eol = b""
         # Lines consumed so far.
         self.lines = 0
@@ -95,7 +95,7 @@ class LineDecoder(ABC):
         pending = b"".join(self._pieces)
         self._pieces = []
         if not pending and self._skip_header and self._options.header_match:
-            # Nothing is a header line too, and the wrong one.
+            # Empty input is a header line too, and a wrong one.
             self.eol = self.eol or b"\n"
             self._check_header(self.eol)
         if self.ended or not pending:
@@ -112,7 +112,7 @@ class LineDecoder(ABC):
         return self.last_row_end(pending)
 
     def _decode(self, block: bytes) -> list[pa.RecordBatch]:
-        """Rows of a block that ends at a row's end."""
+        """Decode a block that ends at a row's end."""
         if self._skip_header and block:
             end = self.first_row_end(block)
             if self._options.header_match:
@@ -126,7 +126,7 @@ class LineDecoder(ABC):
         return [batch] if batch.num_rows else []
 
     def _check_header(self, line: bytes) -> None:
-        """HEADER MATCH: the line names the columns, in their order."""
+        """HEADER MATCH: check that the line names the columns in their order."""
         names = [c.name for c in self.values.columns]
         narrow = BadCopyData(f"wrong number of fields in header line: expected {len(names)}")
         try:
@@ -134,7 +134,7 @@ class LineDecoder(ABC):
         except BadCopyData as e:
             raise with_context(narrow, e.context or "") from None
         if not found.num_rows:
-            # The mark that ends the data.
+            # The end-of-data mark.
             raise with_context(narrow, self.values.context(1))
         for n, (name, column) in enumerate(zip(names, found.columns, strict=True)):
             got = column[0].as_py()
@@ -146,8 +146,8 @@ class LineDecoder(ABC):
                 raise with_context(error, self.values.context(1))
 
     def raise_narrow(self, line: bytes, fields: int, before: int) -> NoReturn:
-        """A row has another number of fields than the table. What is wrong with the values of one that has
-        too few comes first. `before` is how many lines stand before it."""
+        """Raise the error for a row with the wrong number of fields. If it has too few, errors in its values
+        are raised first. `before` is the number of lines before it."""
         if 0 < fields < len(self.values.columns):
             part = self._sibling(self.values.first(fields))
             part.lines = before
@@ -164,24 +164,24 @@ class LineDecoder(ABC):
 
     @abstractmethod
     def find_eol(self, pending: bytes, *, final: bool) -> bytes:
-        """What ends the first row of `pending`; b"" if that cannot be said yet."""
+        """The line end of the first row of `pending`; b"" if it is not known yet."""
 
     @abstractmethod
     def last_row_end(self, pending: bytes) -> int:
-        """Behind the last line end that ends a row; 0 if there is none."""
+        """The offset after the last line end that ends a row; 0 if there is none."""
 
     @abstractmethod
     def first_row_end(self, block: bytes) -> int:
-        """Behind the first line end that ends a row, in a block that has one."""
+        """The offset after the first line end that ends a row, in a block that contains one."""
 
     @abstractmethod
     def count_lines(self, block: bytes) -> int:
-        """The lines of whole rows, as error messages count them."""
+        """The number of lines in whole rows, as error messages count them."""
 
     @abstractmethod
     def complete(self, pending: bytes) -> bytes:
-        """The last row, whose line end is missing or not, with its line end."""
+        """The last row with its line end, which is added if it is missing."""
 
     @abstractmethod
     def decode_block(self, block: bytes) -> pa.RecordBatch:
-        """Decode whole rows; adds to `lines`."""
+        """Decode whole rows and add their lines to `lines`."""

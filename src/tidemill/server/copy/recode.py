@@ -18,7 +18,7 @@ from tidemill.types.kernels import pc
 
 
 class Recoded:
-    """A decoder of such data."""
+    """Recodes the input of a decoder."""
 
     def __init__(self, inner: CopyDecoder, encoding: str) -> None:
         self._inner = inner
@@ -40,7 +40,7 @@ class Recoded:
 
 
 class Recoding:
-    """An encoder of such data."""
+    """Recodes the output of an encoder."""
 
     def __init__(self, inner: CopyEncoder, encoding: str) -> None:
         self._inner = inner

@@ -38,14 +38,14 @@ _NUMERIC = re.compile(rb"x[0-9A-Fa-f]{1,2}|[0-7]{1,3}")
 
 
 class TextEncoder:
-    """Rows of the text format."""
+    """Encodes rows in the text format."""
 
     def __init__(self, columns: Sequence[Column], options: CopyOptions, timezone: str) -> None:
         self._columns = columns
         self._options = options
         self._timezone = timezone
         self._delimiter = options.delimiter.encode()
-        # Bytes that make a value need escapes.
+        # Values that contain one of these bytes need escapes.
         self._special = np.zeros(256, np.bool_)
         self._special[[_BACKSLASH, *_NAMED.values(), *self._delimiter]] = True
 
@@ -81,7 +81,7 @@ class TextEncoder:
 
 
 class TextDecoder(LineDecoder):
-    """The text format in."""
+    """Decodes the text format."""
 
     def __init__(self, values: CopyValues, options: CopyOptions) -> None:
         super().__init__(values, options)
@@ -122,25 +122,25 @@ class TextDecoder(LineDecoder):
         if self.last_row_end(pending) == len(pending):
             return pending
         if _escaped_at(pending, len(pending)):
-            # A backslash with nothing behind it stands for nothing.
+            # A backslash at the end of the data is dropped.
             pending = pending[:-1]
         return pending + self.eol
 
     def decode_block(self, block: bytes) -> pa.RecordBatch:
         data = np.frombuffer(block, np.uint8)
         slashes = np.flatnonzero(data == _BACKSLASH) if b"\\" in block else np.zeros(0, np.int64)
-        # Which bytes are taken literally because of a backslash before them.
+        # Which bytes are literal because a backslash precedes them.
         escaped = np.zeros(len(data), np.bool_)
         if len(slashes):
             slashes = _escaping(slashes)
-            # The block ends with a line end that is not escaped, so that every escape has its byte.
+            # The block ends with a line end that is not escaped, so every escape has its byte.
             escaped[slashes + 1] = True
         row_end, stray = line_ends(data, ~escaped, self.eol)
         marks = slashes[data[slashes + 1] == _DOT]
         mark = int(marks[0]) if len(marks) else len(data)
         if min(mark, stray) == len(data):
             return self._rows(data, slashes, escaped, row_end)
-        # Rows before the line in question count, and their errors come first.
+        # Rows before this line count, and their errors are reported first.
         start = line_start(row_end, min(mark, stray))
         head = slice(0, start)
         batch = self._rows(data[head], slashes[slashes < start], escaped[head], row_end[head])
@@ -155,7 +155,7 @@ class TextDecoder(LineDecoder):
         return batch
 
     def _rows(self, data: Bytes, slashes: Places, escaped: Mask, row_end: Mask) -> pa.RecordBatch:
-        """Decode whole rows whose line ends are known."""
+        """Decode whole rows with known line ends."""
         width = len(self.values.columns)
         is_end = row_end | ((data == self._delimiter) & ~escaped)
         ends = np.flatnonzero(is_end)
@@ -193,7 +193,7 @@ class TextDecoder(LineDecoder):
 
 
 def _escaped_at(data: bytes, at: int) -> bool:
-    """Is the byte at `at` behind an odd number of backslashes?"""
+    """Whether an odd number of backslashes precedes the byte at `at`."""
     start = at
     while start and data[start - 1] == _BACKSLASH:
         start -= 1
@@ -201,7 +201,7 @@ def _escaped_at(data: bytes, at: int) -> bool:
 
 
 def _escaping(slashes: Places) -> Places:
-    """Of all backslashes those that escape the next byte: in each run the first, third, fifth, ..."""
+    """The backslashes that escape the next byte: in each run the first, third, fifth, ..."""
     index = np.arange(len(slashes))
     starts_run = np.ones(len(slashes), np.bool_)
     starts_run[1:] = np.diff(slashes) != 1
@@ -217,7 +217,7 @@ _STARTS_NUMBER[list(b"01234567x")] = True
 
 
 def _unescaped(data: Bytes, slashes: Places, keep: Mask) -> Bytes:
-    """The data with escaped bytes replaced by what they mean; what is not content is taken out of `keep`."""
+    """The data with escapes replaced by their values; bytes that are not content are removed from `keep`."""
     result = data.copy()
     targets = slashes + 1
     letters = data[targets]

@@ -19,7 +19,7 @@ from tidemill.types.kernels import pc
 from tidemill.types.model import TEXT, Column
 from tidemill.types.wire import InvalidField
 
-# How much of a bad value or line is shown; PostgreSQL's figure.
+# How much of a bad value or line is shown, as in PostgreSQL.
 _SHOWN = 100
 
 
@@ -40,7 +40,7 @@ class CopyValues:
         defaults: Sequence[pa.Scalar | None] = (),
     ) -> None:
         self.columns = tuple(columns)
-        # What a marker in place of a value stands for, by column; None: there is no default.
+        # By column, the value for a default marker; None: the column has no default.
         self._defaults = tuple(defaults)
         self._relation = relation
         self._timezone = timezone
@@ -53,10 +53,10 @@ class CopyValues:
         binary: bool = False,
         marked: npt.NDArray[np.bool_] | None = None,
     ) -> pa.RecordBatch:
-        """`line_of` gives a row's line for errors. `fields` has a null where the value is one, and where it
-        is the column's default: `marked` says which are that, row after row."""
+        """Decode the fields to a batch. `line_of` returns the line of a row for errors. `fields` has a null
+        for a null value, and for the column's default: `marked` says which are defaults, row after row."""
         arrays: list[pa.Array] = []
-        # The first bad row, the column's number, and what is wrong with it.
+        # The first bad row, the number of the column, and the error.
         worst: tuple[int, int, InvalidField] | None = None
         if marked is not None:
             self._check_marked(marked, line_of)
@@ -98,16 +98,16 @@ class CopyValues:
         return pc.if_else(pa.array(here), default.cast(array.type), array)
 
     def first(self, count: int) -> CopyValues:
-        """Of the first columns alone."""
+        """The same for the first columns only."""
         return CopyValues(self.columns[:count], self._relation, self._timezone, self._defaults[:count])
 
     def texts(self) -> CopyValues:
-        """The same columns as text: a header line."""
+        """The same columns as text, for a header line."""
         columns = [Column(c.name, TEXT) for c in self.columns]
         return CopyValues(columns, self._relation, self._timezone, [None] * len(columns))
 
     def context(self, line: int, column: str | None = None, value: bytes | None = None) -> str:
-        """Where in the data: `COPY t, line 3, column b: "abc"`; without a column the value is the whole
+        """The place in the data: `COPY t, line 3, column b: "abc"`; without a column the value is the whole
         line."""
         text = f"COPY {self._relation}, line {line}" if self._relation else f"COPY, line {line}"
         if column is not None:
@@ -119,7 +119,7 @@ class CopyValues:
 
 
 def with_context(error: TidemillError, context: str) -> InvalidValue:
-    """The same error that also says where."""
+    """The same error with the place added."""
     return InvalidValue(
         error.primary, detail=error.detail, hint=error.hint, sqlstate=error.sqlstate, context=context
     )
