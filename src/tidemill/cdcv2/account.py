@@ -19,7 +19,7 @@ MAX_COUNT = 2**63 - 1
 
 
 class Account:
-    """What is known of one time beyond the reported frontier; it goes when the time is reported."""
+    """The state of one time beyond the reported frontier; removed when the time is reported."""
 
     __slots__ = (
         "apart",
@@ -35,14 +35,14 @@ class Account:
     def __init__(self, declared_by: StatedSpan | None) -> None:
         # Distinct updates at this time that the stash holds.
         self.observed = 0
-        # How many there are in all, and who said so; None until a statement covers the time. A statement
-        # that covers it and does not list it says zero.
+        # The total number of updates, and the statement that gives it; None until a statement covers the
+        # time. If a statement covers the time and does not list it, the number is zero.
         self.declared: int | None = None if declared_by is None else 0
         self.declared_by = declared_by
-        # The digest of all of them, and who said so; None without one.
+        # The digest of all of them, and the statement that gives it; None without one.
         self.content: int | None = None
         self.content_by: StatedSpan | None = None
-        # Updates came that the stash could not yet compare with those it has; `observed` is without them.
+        # Updates arrived that the stash could not yet compare with its own; `observed` does not include them.
         self.apart = False
         # The stash was compared with `content`.
         self.verified = False

@@ -22,8 +22,8 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-# The reader's insides, on purpose: its public face reads on until a file ends, and never ends when a block
-# has bytes left after its last record (seen in 0.13). Here no more than the wanted records are asked of it.
+# This uses the reader's internals on purpose. Its public interface reads until a file ends, and never ends
+# when a block has bytes left after its last record (seen in 0.13). Here only the wanted records are read.
 from polars_avro._avro_rs import AvroBuffSink, AvroSource
 
 from tidemill.cdcv2.account import checked_progress
@@ -47,9 +47,9 @@ _SYNC = b"tidemill's marker"[:16]
 
 class AvroCodec:
     """For streams whose data has the columns of `schema` (storage forms of `types.arrow`), with times of
-    `kind`. With `schema_id` messages are framed as Confluent's clients do, and only those with this id are
-    decoded. `writer` is the union that the messages were written with, if it is another (JSON text): they are
-    resolved to `reader` (ours, or one with the same columns) as Avro says, one by one."""
+    `kind`. With `schema_id`, messages are framed as Confluent's clients frame them, and only those with this
+    id are decoded. `writer` is the union that the messages were written with, if it differs (JSON text): they
+    are resolved to `reader` (ours, or one with the same columns) by Avro's rules, one by one."""
 
     def __init__(
         self,
@@ -160,8 +160,9 @@ class AvroCodec:
         origins: Sequence[str] | None = None,
         errors: list[InvalidMessage] | None = None,
     ) -> list[UpdateColumns | Progress]:
-        """What the messages say, in their order. The first that cannot be decoded is raised; with a list for
-        `errors`, all such go there and are left out."""
+        """The contents of the messages, in their order. Raises the error of the first message that cannot be
+        decoded. With a list for `errors`, all such errors are appended to it and their messages are skipped.
+        """
         named = [f"message {i}" for i in range(len(messages))] if origins is None else origins
         result: list[UpdateColumns | Progress | None] = [None] * len(messages)
         plain: list[tuple[int, int, memoryview]] = []
@@ -181,7 +182,8 @@ class AvroCodec:
         result: list[UpdateColumns | Progress | None],
         plain: list[tuple[int, int, memoryview]],
     ) -> None:
-        """Statements are few and decoded at once; of updates, where their records are."""
+        """Sorts one message. A statement is decoded at once, as statements are few; for updates, the position
+        of their records is stored in `plain`."""
         body = self._unframed(message, origin)
         if bytes(body[:1]) != _UPDATES or self._writer is not None:
             result[i] = self._slow(body, origin)
@@ -212,7 +214,7 @@ class AvroCodec:
         result: list[UpdateColumns | Progress | None],
         errors: list[InvalidMessage] | None,
     ) -> None:
-        """All updates at once; if they are not what they should be, one message after another."""
+        """All updates at once; if they are malformed, one message after another."""
         if not plain:
             return
         found = self._fast([c for _, c, _ in plain], [p for _, _, p in plain])
@@ -238,8 +240,8 @@ class AvroCodec:
         """The updates of several arrays, or None if anything is not as expected."""
         data = b"".join(payloads)
         total = sum(counts)
-        # More records than there can be bytes for: so the reader never comes to the end of the block, where
-        # it would go round for ever if a byte were left.
+        # More records than the bytes can hold, so that the reader never reaches the end of the block, where
+        # it would loop without end if a byte were left.
         block = _varint(len(data) + 1) + _varint(len(data)) + data + _SYNC
         file = io.BytesIO(self._header + block)
         opener: Callable[[], AbstractContextManager[BinaryIO]] = lambda: nullcontext(file)  # noqa: E731
@@ -255,9 +257,9 @@ class AvroCodec:
             return None
         if any(column is None for column in columns):
             return None
-        # The reader does not tell how much of a message it took, and takes some bytes that are wrong: so
-        # what it found must give, message by message, the very bytes. Others that mean the same are read
-        # the slow way.
+        # The reader does not report how much of a message it read, and accepts some wrong bytes. So the
+        # result, encoded again, must equal each message's bytes. Other encodings of the same values are
+        # decoded by the slow reader.
         records = pa.Table.from_arrays(cast("list[pa.Array]", columns), schema=self._record)
         for array, payload in zip(self._arrays(records, counts), payloads, strict=True):
             if (array[0] if len(array) == 1 else b"".join(array)) != payload:

@@ -14,8 +14,8 @@ from tidemill.cdcv2.wording import sentence
 
 
 def to_storage(column: pa.Array, field: pa.Field) -> pa.Array | None:
-    """The column in the field's storage form; None if it is not what the field says, an error if its values
-    are none of it (decimals of too many digits, bytes that are no text)."""
+    """The column in the field's storage form; None if its type does not match the field. Raises if its values
+    are invalid (decimals of too many digits, bytes that are not text)."""
     if column.null_count and not field.nullable:
         return None
     stored = column if column.type == field.type else column.cast(field.type)

@@ -99,8 +99,8 @@ def _layout(schema: Any) -> Any:
 
 
 def named_as(schema: Any, other: Any) -> Any:
-    """The schema with the names that records have in the other, where both have one at the same place: Avro
-    tells the branches of a union apart by them."""
+    """The schema with the record names of the other, where both have a record at the same place: Avro
+    distinguishes the branches of a union by these names."""
     if isinstance(schema, list):
         others = cast("list[Any]", other if isinstance(other, list) else [other])
         return [named_as(s, _alike(s, others)) for s in cast("list[Any]", schema)]
@@ -134,7 +134,7 @@ def _alike(schema: Any, others: list[Any]) -> Any:
 
 
 def _record(name: str, fields: list[pa.Field]) -> dict[str, Any]:
-    # Avro wants each record's name once: that of a nested one is the way to it.
+    # Avro requires unique names of records: the name of a nested record is its path.
     return {
         "type": "record",
         "name": name,

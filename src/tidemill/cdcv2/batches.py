@@ -25,12 +25,12 @@ from tidemill.types.same import same_rows
 # Data in memory before batches go to disk, and on disk before an error.
 MEMORY_BYTES = 1 << 30
 SPILL_BYTES = 64 << 30
-# Text in one Arrow batch has 32-bit offsets; and a batch goes to disk as a whole.
+# Text in one Arrow batch has 32-bit offsets, and a batch is written to disk as a whole.
 _MAX_BATCH_BYTES = 256 << 20
-# Batches that become one: a row of ten million is copied three or four times so, and there are at most some
-# thirty batches to look into.
+# The number of batches that are merged into one. A row of ten million is copied three or four times, and
+# lookups search at most some thirty batches.
 _JOINED = 8
-# Rows that are fetched at once: they stay in the processor's caches while they are put in order.
+# Rows that are fetched together: they stay in the processor's caches while they are ordered.
 _FETCHED = 1 << 18
 
 
@@ -89,8 +89,8 @@ class Batches:
         return self._batches[-_JOINED].num_rows < _JOINED * self._batches[-1].num_rows
 
     def check_limits(self) -> None:
-        """Move what is too much to disk: batches, oldest first, until half of the memory is free again.
-        Raises SpillFailed, and LimitExceeded where it is too much even so."""
+        """Moves the oldest batches to disk, if there are too many, until half of the memory is free. Raises
+        SpillFailed, and LimitExceeded if that does not suffice."""
         if self.memory > self._memory_bytes:
             self._spill()
         if self.disk > self._spill_bytes:
@@ -149,7 +149,7 @@ class Batches:
         return unordered
 
     def keep(self, wanted: np.ndarray) -> None:
-        """Forget all rows but those that `wanted` marks; they are numbered anew in the same order."""
+        """Removes all rows but those that `wanted` marks; the rest are renumbered in the same order."""
         old, starts = self._batches, self._starts
         self._batches, self._starts, self._memory, self._disk = [], [0], [], []
         for i, batch in enumerate(old):

@@ -77,7 +77,7 @@ class ColumnRecovery(Pending[ColumnStash, ColumnRelease]):
 
     @property
     def frontier(self) -> list[Time]:
-        """The history is complete before it and was released; [] when it is complete for ever."""
+        """The history before it is complete and was released; [] when all of the history is complete."""
         return list(self._tally.reported)
 
     @property
@@ -91,7 +91,8 @@ class ColumnRecovery(Pending[ColumnStash, ColumnRelease]):
         return self._stash.disk
 
     def push(self, message: ColumnMessage) -> list[ColumnRelease]:
-        """Take one message in; what can be released now. Raises as `Recovery.push` does."""
+        """Accepts one message; returns the updates that can be released now. Raises as `Recovery.push`
+        does."""
         origin = self._origin(message, UpdateColumns)
         if isinstance(message, UpdateColumns):
             self._take(message, origin)
@@ -172,8 +173,9 @@ def keys_of(batch: UpdateColumns) -> np.ndarray:
 
 
 def column_hash(schema: pa.Schema) -> UpdateHash:
-    """The hash of an update whose data is a tuple of these columns' values, for digests that were made of
-    columns and are checked by `Recovery(update_hash=...)`: row by row, so not for many."""
+    """The hash of an update whose data is a tuple of these columns' values. For digests that were made from
+    columns and are checked by `Recovery(update_hash=...)`. It works row by row, so it is slow for many rows.
+    """
 
     def update_hash(data: Any, time: Time, diff: int) -> int:
         columns = [pa.array([value], f.type) for value, f in zip(data, schema, strict=True)]

@@ -50,7 +50,7 @@ class ColumnStash:
         self._from = np.zeros(0, np.int32)
         self._rows = 0
         self._index = HashIndex()
-        # The first key of rows whose key is another, because a different row had it.
+        # The first key of rows that are stored under another key, because a different row had the first.
         self._chained: dict[int, int] = {}
         # A slot for each unreported time with rows, and whether its rows are still wanted.
         self._slot_of: dict[Time, int] = {}
@@ -60,7 +60,7 @@ class ColumnStash:
         self._counts = np.zeros(0, np.int64)
         self._rows_at: list[list[np.ndarray]] = []
         self._sorted = 0
-        # Where rows came from, by the numbers in `_from`.
+        # The origins of rows, by the numbers in `_from`.
         self._origins: list[str] = []
         # Rows whose times are wanted.
         self._live = 0
@@ -83,9 +83,9 @@ class ColumnStash:
     def add(
         self, batch: UpdateColumns, times: Sequence[Time], codes: np.ndarray, keys: np.ndarray, origin: str
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Put in the rows that are new. Row i has time `times[codes[i]]` and the key `keys[i]` of its data
-        and time. Gives which rows were new; and those that were not, each with the number of the row that
-        equals it."""
+        """Adds the rows that are new. Row i has time `times[codes[i]]` and the key `keys[i]` of its data and
+        time. Returns the rows that were new, and the others, each with the number of the row that equals it.
+        """
         slots = self._slots_of(times)[codes]
         count, first = len(keys), self._rows
         if not self._index.has_room(count):
@@ -153,7 +153,7 @@ class ColumnStash:
         self._forget([t for t in times if t in self._slot_of])
 
     def check_limits(self) -> None:
-        """Move what is too much to disk. Raises SpillFailed and LimitExceeded."""
+        """Moves rows to disk if there are too many. Raises SpillFailed and LimitExceeded."""
         self._batches.check_limits()
         if self._live > self._max_stashed:
             raise LimitExceeded(
@@ -204,8 +204,8 @@ class ColumnStash:
             others = asked[~same]
             if not others.size:
                 break
-            # Different rows with one key, of which there should be one in 2^64: they go on with another
-            # key, made of the first, as any row like them will.
+            # Different rows with one key (probability 2^-64) get another key, derived from the first, in the
+            # same way as any equal row later.
             for row in rows[others].tolist():
                 self._chained.setdefault(row, int(self._keys[row]))
             self._keys[rows[others]] = _next_key(self._keys[rows[others]])
@@ -243,7 +243,7 @@ class ColumnStash:
         self._find(rows, keys)
 
     def _sort(self) -> None:
-        """Put the row numbers that came since the last time where their times are."""
+        """Sorts the row numbers added since the last call by their times."""
         for slot, rows in _by_slot(self._slots[self._sorted : self._rows], self._sorted):
             self._rows_at[slot].append(rows)
         self._sorted = self._rows
@@ -278,7 +278,7 @@ class ColumnStash:
             self._close_up()
 
     def _close_up(self) -> None:
-        """Forget released rows for good: numbers, slots and origins begin anew."""
+        """Removes released rows: numbers, slots and origins start again."""
         wanted = self._wanted[self._slots[: self._rows]]
         rows = np.flatnonzero(wanted)
         keys = self._original_keys(rows)

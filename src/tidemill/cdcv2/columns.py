@@ -32,7 +32,7 @@ class UpdateColumns:
     times: np.ndarray
     # int64, of shape (rows,).
     diffs: np.ndarray
-    # Where the message came from, for errors.
+    # The origin of the message, for errors.
     origin: str | None = None
 
     def __post_init__(self) -> None:
@@ -111,9 +111,8 @@ def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def coalesced(messages: Iterable[Any], rows: int = ROWS_AT_ONCE) -> Iterator[Any]:
-    """The same statements in fewer messages: updates that follow one another, up to so many rows. A push
-    costs some tenths of a millisecond, however little it brings. What is joined has the origins "first to
-    last"."""
+    """The same statements in fewer messages: joins consecutive updates, up to a number of rows. A push takes
+    some tenths of a millisecond, regardless of its size. Joined messages have the origin "first to last"."""
     joined: list[UpdateColumns] = []
     size = 0
     for message in messages:
@@ -165,7 +164,7 @@ def distinct_times(times: np.ndarray) -> tuple[list[Time], np.ndarray]:
 
 
 def check_columns(batch: UpdateColumns, schema: pa.Schema, origin: str) -> None:
-    """What a batch must be before anything of it is believed."""
+    """Checks a batch before any of its contents is used."""
     if batch.data.schema.names != schema.names or batch.data.schema.types != schema.types:
         raise InvalidMessage(
             "updates with other columns than the stream's",

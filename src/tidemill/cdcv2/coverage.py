@@ -15,14 +15,14 @@ from typing import Protocol, cast
 
 from tidemill.cdcv2.times import INTEGERS, Frontier, Time, beyond_each, joins, minimal, shown, within_each
 
-# Elements of the progress frontier of products. With three components and more it can have the product of
-# what two bounds have; to find the least of so many takes some tenths of a second.
+# The maximum number of elements of the progress frontier of products. With three or more components it can
+# have the product of the sizes of two bounds; finding the least of so many takes some tenths of a second.
 MAX_FRONTIER = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class StatedSpan:
-    """What is kept of a progress message: its bounds, and where it came from. Its counts go to their
+    """The stored part of a progress message: its bounds and its origin. Its counts are stored with their
     times."""
 
     lower: Frontier
@@ -34,13 +34,13 @@ class StatedSpan:
 
 
 class Coverage(Protocol):
-    # The frontier that `extend` gave could go on, but would have more elements than it may.
+    # The frontier that `extend` returned could advance further, but would have too many elements.
     held_back: bool
 
     def add(self, statement: StatedSpan) -> None: ...
 
     def covering(self, time: Time) -> StatedSpan | None:
-        """Some statement in whose region `time` lies."""
+        """A statement whose region contains `time`."""
         ...
 
     def covering_each(self, times: Sequence[Time]) -> list[StatedSpan | None]:
@@ -53,7 +53,7 @@ class Coverage(Protocol):
         ...
 
     def forget(self, reported: Frontier) -> None:
-        """Nothing is asked any more about times that are not beyond `reported`."""
+        """Drops the state that only times not beyond `reported` need."""
         ...
 
     def nearest(self, time: Time) -> Frontier:
@@ -61,7 +61,7 @@ class Coverage(Protocol):
         ...
 
     def statements(self) -> Sequence[StatedSpan]:
-        """All that is kept; adding them to an empty coverage gives an equal one."""
+        """All stored statements; adding them to an empty coverage gives an equal one."""
         ...
 
     def __len__(self) -> int: ...
@@ -72,8 +72,8 @@ def empty_coverage(kind: int, max_frontier: int = MAX_FRONTIER) -> Coverage:
 
 
 class LineCoverage:
-    """For integers: disjoint intervals in order. A later statement takes over what it covers whole, so
-    there are never more intervals than statements."""
+    """For integers: disjoint intervals in order. A later statement replaces those that it covers completely,
+    so there are never more intervals than statements."""
 
     held_back = False
 
@@ -141,7 +141,7 @@ class LineCoverage:
 
 
 class ProductCoverage:
-    """For products of integers: the regions as they were stated, each once. Asked by looking at all of
+    """For products of integers: the regions as they were stated, without duplicates. Lookups scan all of
     them; there are as many as distinct statements that touch unreported times."""
 
     def __init__(self, max_frontier: int = MAX_FRONTIER) -> None:
@@ -168,14 +168,15 @@ class ProductCoverage:
         return found
 
     def extend(self, frontier: Frontier, statement: StatedSpan | None) -> Frontier:
-        """An element in a region moves to where it leaves it: everything between is covered. To a fixpoint:
-        what it becomes may lie in another region. The element, not the whole frontier, must be beyond
-        `lower`: else two statements that need one another's half of the frontier would wait for ever."""
+        """Moves each element in a region to the region's exit: everything between is covered. This repeats to
+        a fixpoint, because the new element may lie in another region. Only the element, not the whole
+        frontier, must be beyond `lower`; otherwise two statements that each need the other's half of the
+        frontier would wait for each other."""
         if statement is not None:
             inside = within_each(statement.lower, statement.upper, frontier)
             if not any(inside):
                 return frontier
-            # The new one first: it may cover at once what the others cover in too many pieces.
+            # The new statement first: it may cover in one step what the others cover in too many pieces.
             moved = self._moved(frontier, [statement if i else None for i in inside])
             frontier = frontier if moved is None else moved
         while any(by := self.covering_each(frontier)):
@@ -190,7 +191,8 @@ class ProductCoverage:
     def _moved(self, frontier: Frontier, by: Sequence[StatedSpan | None]) -> Frontier | None:
         """Each element to where it leaves the region that it is in, if it is in one; None if there would be
         too many."""
-        # Of two that remain only the least matters: what is uncovered beyond one is so beyond the other.
+        # Only minimal elements matter: a time that is uncovered beyond a greater one is also beyond the
+        # lesser.
         found = [p for p, s in zip(frontier, by, strict=True) if s is None]
         for p, s in zip(frontier, by, strict=True):
             if s is None:
@@ -225,7 +227,7 @@ class ProductCoverage:
 
 def reaches(reported: Frontier, lower: Frontier, upper: Frontier) -> bool:
     """Has the region between `lower` and `upper` a time beyond `reported`?"""
-    # What is beyond `upper` stays so when it is joined.
+    # A time beyond `upper` stays beyond it after a join.
     here = [r for r, out in zip(reported, beyond_each(upper, reported), strict=True) if not out]
     if not here or not lower:
         return False

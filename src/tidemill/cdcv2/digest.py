@@ -35,15 +35,15 @@ def signed(value: int) -> int:
 
 
 def python_hash(data: Hashable, time: Time, diff: int) -> int:
-    """The hash of an update whose data is a plain Python value: None, bool, int, float, str, bytes,
-    Decimal, and tuples and frozensets of them. Equal values have equal hashes (1, 1.0 and True are equal to
-    Python)."""
+    """The hash of an update whose data is a plain Python value: None, bool, int, float, str, bytes, Decimal,
+    and tuples and frozensets of them. Equal values have equal hashes (1, 1.0 and True are equal in Python).
+    """
     raw = b"".join(_spell((data, time, diff)))
     return int.from_bytes(blake2b(raw, digest_size=8).digest(), "little")
 
 
 def _spell(value: Any) -> Iterable[bytes]:
-    """Bytes that tell values apart: a letter for the kind, a length, the content."""
+    """Bytes that identify a value: a letter for the kind, a length, the content."""
     if isinstance(value, (bool, int, float, Decimal)):
         # One spelling for equal numbers, whatever their type.
         if value != value:
@@ -86,7 +86,7 @@ def content_of(updates: Iterable[Update], update_hash: UpdateHash = python_hash)
 
 
 def seal_of(progress: Progress) -> int:
-    """The digest of what a statement says. Bounds and counts are sets: their order does not count."""
+    """The digest of a statement's contents. Bounds and counts are sets: their order does not count."""
     contents = progress.contents or ()
     counts = sorted(
         (_flat(time), int(count), signed(content))
@@ -108,7 +108,7 @@ def sealed(progress: Progress, contents: Sequence[int]) -> Progress:
 
 
 def _flat(time: Time) -> tuple[int, ...]:
-    """A time as numbers, told apart by how many there are."""
+    """A time as numbers; their number distinguishes the kinds."""
     return (1, time) if isinstance(time, int) else (len(time) + 1, *time)
 
 

@@ -29,15 +29,15 @@ class HashIndex:
         return 2 * (self._taken + more) <= len(self._slots)
 
     def add(self, rows: np.ndarray, keys: np.ndarray, all_keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Put in each row whose key is not there. Gives, for each, the row that has its key already, -1 for
-        those put in; and the place of those put in, for `rename`. Two rows of one call with one key: one of
-        them is put in. `all_keys[row]` is the key of any row."""
+        """Adds each row whose key is new. Returns for each row the row that already has its key, or -1 if it
+        was added; and the places of added rows, for `rename`. If two rows of one call have the same key, one
+        of them is added. `all_keys[row]` is the key of any row."""
         found = np.full(len(rows), -1, np.int64)
         places = np.zeros(len(rows), np.int64)
         mask = np.uint64(len(self._slots) - 1)
         entries = (keys & _TAG) | (rows.astype(np.uint64) + np.uint64(1))
         left = np.arange(len(rows))
-        # The lower half chooses the slot, the upper half tells most others apart.
+        # The lower half selects the slot, the upper half distinguishes most other keys.
         at = (keys & mask).view(np.int64)
         mine = entries
         step = 0
@@ -59,7 +59,7 @@ class HashIndex:
                 done[alike[equal]] = True
             more = (~done).nonzero()[0]
             left, mine = left[more], mine[more]
-            # One further, then two, then three: goes to every slot, and away from where many are.
+            # One further, then two, then three: this reaches every slot, and leaves crowded areas quickly.
             step += 1
             at = (at[more] + step) & int(mask)
         self._taken += int((found < 0).sum())

@@ -39,8 +39,8 @@ from tidemill.errors import LimitExceeded, Unsupported
 UPDATES_PER_MESSAGE = 8192
 MAX_MESSAGE_BYTES = 256 << 20
 
-# What the reader of columns does not take as JSON has it: line breaks between values, words that are no
-# numbers.
+# Input that the columnar reader does not treat as JSON requires: line breaks between values, words that are
+# not numbers.
 _SLOW = (b"\n", b"\r", b"NaN", b"Inf")
 
 arrow_json: Any = import_module("pyarrow.json")
@@ -135,8 +135,9 @@ class JsonCodec:
         origins: Sequence[str] | None = None,
         errors: list[InvalidMessage] | None = None,
     ) -> list[UpdateColumns | Progress]:
-        """What the messages say, in their order. The first that cannot be decoded is raised; with a list for
-        `errors`, all such go there and are left out."""
+        """The contents of the messages, in their order. Raises the error of the first message that cannot be
+        decoded. With a list for `errors`, all such errors are appended to it and their messages are skipped.
+        """
         named = [f"message {i}" for i in range(len(messages))] if origins is None else origins
         arrays = [i for i, m in enumerate(messages) if _may_be_fast(m)]
         fast: dict[int, UpdateColumns] = {}

@@ -85,7 +85,8 @@ def to_json_form(array: pa.Array) -> pa.Array | None:
 
 
 def from_json_form(array: pa.Array, t: Any) -> pa.Array:
-    """The other way; raises ValueError (Arrow's errors are such) for what is no value of the type."""
+    """The inverse; raises ValueError (Arrow's errors are subclasses) for a text that is not a value of the
+    type."""
     if pa.types.is_binary(t):
         series = cast("pl.Series", pl.from_arrow(array))
         try:
@@ -102,7 +103,7 @@ def from_json_form(array: pa.Array, t: Any) -> pa.Array:
 
 
 def json_value(value: Any, t: Any) -> Any:
-    """One Python value, as `to_pylist` gives it for a column in storage form, for `json.dumps`."""
+    """One Python value, as `to_pylist` returns it for a column in storage form, for `json.dumps`."""
     if value is None:
         return None
     if pa.types.is_map(t):

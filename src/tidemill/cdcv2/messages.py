@@ -25,15 +25,15 @@ class Updates:
     into batches means nothing, nor does their order."""
 
     updates: Sequence[tuple[Any, Time, int]]
-    # Where the message came from, for errors: "topic t, partition 0, offset 7". Recovery numbers those
-    # without.
+    # The origin of the message, for errors: "topic t, partition 0, offset 7". Recovery numbers messages
+    # without one.
     origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """For the times beyond `lower` and not beyond `upper`: how many distinct updates there are at each; a
-    time that is not counted has none. `upper` empty: until the end of the stream."""
+    """For the times beyond `lower` and not beyond `upper`: the number of distinct updates at each. A time
+    without a count has none. `upper` empty: until the end of the stream."""
 
     lower: Sequence[Time]
     upper: Sequence[Time]
@@ -50,13 +50,13 @@ Message = Updates | Progress
 
 
 def no_message(message: object, number: int, *kinds: type) -> InvalidMessage:
-    """What was pushed is none of these."""
+    """The error for a pushed object that is no message."""
     wanted = " or ".join(kind.__name__ for kind in kinds)
     return InvalidMessage(f"{named(message)} is no message", f"message {number}", detail=f"Wanted: {wanted}.")
 
 
 def as_bytes(message: Any, origin: str) -> bytes | bytearray | memoryview:
-    """What is to be decoded. Raises InvalidMessage."""
+    """The bytes to decode. Raises InvalidMessage."""
     if isinstance(message, (bytes, bytearray, memoryview)):
         return cast("bytes", message)
     raise InvalidMessage(f"{named(message)} is no message", origin, detail="Wanted: bytes.")

@@ -24,11 +24,11 @@ class Pending(Generic[S, R]):
     """The state between messages; all of it concerns times beyond the reported frontier."""
 
     def __init__(self, stash: S, tally: Tally) -> None:
-        # The updates at unreported times: to release them once, and to know their repetitions.
+        # The updates at unreported times: to release them once, and to detect repetitions.
         self._stash = stash
-        # What was counted and what has come, per time; the frontiers.
+        # The counts and arrivals of each time; the frontiers.
         self._tally = tally
-        # Released, and not yet handed out because the push that found it also found something wrong.
+        # Released, and not yet returned, because the push that released them also raised an error.
         self._ready: list[R] = []
         # Messages so far: the origin of those that do not name one.
         self._pushed = 0
@@ -44,11 +44,12 @@ class Pending(Generic[S, R]):
         return self._tally.pending_statements
 
     def stalls(self) -> list[Stall]:
-        """Which times of the frontier wait, for what and how long; none if nothing has come beyond it."""
+        """The times of the frontier that wait, the reason, and for how long; empty if nothing has arrived
+        beyond it."""
         return self._tally.stalls()
 
     def drain(self) -> list[R]:
-        """What was released and not handed out because `push` raised."""
+        """The released updates that were not returned because `push` raised."""
         ready, self._ready = self._ready, []
         return ready
 
@@ -56,17 +57,18 @@ class Pending(Generic[S, R]):
         raise NotImplementedError
 
     def _origin(self, message: Any, updates: type) -> str:
-        """Where the message comes from; raises InvalidMessage where it is none."""
+        """The origin of the message; raises InvalidMessage if the object is no message."""
         if not isinstance(message, (updates, Progress)):
             raise no_message(message, self._pushed, updates, Progress)
         self._pushed += 1
         return message.origin or f"message {self._pushed - 1}"
 
     def _handed_out(self, failed: TidemillError | None) -> list[R]:
-        """The end of every push: what is ready, unless something was wrong or is too much."""
+        """The end of every push: returns the released updates, unless there was an error or a limit is
+        exceeded."""
         found = self._tally.take_found()
         self._stash.drop([c.time for c in found if c.time is not None])
-        # Both, whatever the first says: the stash also moves what is too much to disk.
+        # Both are called, whatever the first returns: the stash also moves excess data to disk.
         for check in (self._stash.check_limits, self._tally.check_limits):
             try:
                 check()
@@ -78,7 +80,7 @@ class Pending(Generic[S, R]):
 
 
 def releases(recovery: Pending[Any, R], messages: Iterable[Any]) -> Iterator[R]:
-    """All that the messages release, as `recover` tells it."""
+    """All updates that the messages release, as described for `recover`."""
     for message in messages:
         try:
             released = recovery.push(message)

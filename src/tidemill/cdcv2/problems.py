@@ -34,12 +34,12 @@ class InvalidMessage(TidemillError):
         self, primary: str, origin: str, *, detail: str | None = None, hint: str | None = None
     ) -> None:
         super().__init__(primary, detail=f"In {origin}.{' ' + detail if detail else ''}", hint=hint)
-        # Where the message came from, in its transport's words.
+        # The origin of the message, in the terms of its transport.
         self.origin = origin
 
 
 class ResumeMismatch(InvalidMessage):
-    """The reader was told to begin at times of another kind than the stream has."""
+    """`resume_from` has times of another kind than the stream."""
 
     def __init__(self, told: str, found: str, origin: str) -> None:
         super().__init__(
@@ -67,7 +67,7 @@ class Contradiction(TidemillError):
             hint="Nothing at this time or beyond it is released. Find the writer that is wrong, and start"
             " anew from a snapshot beyond this time.",
         )
-        # What is wrong, in a few words; one of the constants below.
+        # The error in a few words; one of the constants below.
         self.kind = kind
         # The time that is not released; None when it was reported before.
         self.time = time
@@ -76,7 +76,7 @@ class Contradiction(TidemillError):
         self.second = second
         # The same, to make the error again from.
         self.said = (kind, first, second)
-        # Further contradictions that the same message brought to light.
+        # Further contradictions that the same message revealed.
         self.others: tuple[Contradiction, ...] = ()
 
 
@@ -95,14 +95,14 @@ NO_DIGEST = "the digest of the updates cannot be worked out"
 
 
 class NoDigest(TidemillError):
-    """The hash of an update cannot be had: so what is said of its time can be compared with nothing."""
+    """The hash of an update cannot be computed, so the digest of its time cannot be checked."""
 
     sqlstate = "0A000"
 
 
 class SpillFailed(TidemillError):
-    """Stashed updates could not be written to disk, or read back. Nothing is lost: what could not be written
-    is kept in memory, what could not be read is not released, and the next push tries again."""
+    """Stashed updates could not be written to disk, or read back. Nothing is lost: unwritten updates stay in
+    memory, unreadable ones are not released, and the next push tries again."""
 
     sqlstate = "58030"
     transient = True
@@ -120,7 +120,7 @@ class SpillFailed(TidemillError):
 
 
 class Stalled(TidemillError):
-    """The input ended and something that was said never came to be complete."""
+    """The input ended, and a stated time never became complete."""
 
     sqlstate = "22000"
 
@@ -139,7 +139,7 @@ MAX_SHOWN = 5
 
 
 def report(found: list[Contradiction], failed: TidemillError | None) -> None:
-    """Raise what a push found, if anything."""
+    """Raises the errors of a push, if any."""
     if found:
         found[0].others = tuple(found[1:])
     if failed is not None:

@@ -45,11 +45,12 @@ def recover(
     resume_from: Iterable[Time] | None = None,
     max_stashed: int | None = None,
 ) -> Iterator[Release]:
-    """The history that `messages` tell: each update once, in the order of times, as early as it can be known.
+    """The history of `messages`: each update once, in the order of times, as early as it can be known.
 
-    With `resume_from`, a frontier at which a snapshot is at hand: only what comes beyond it. A
-    contradiction (or a limit) is raised when it is found, after all that can be released before it. When
-    the messages end while something still waits, `Stalled` says what for."""
+    With `resume_from`, the frontier of an existing snapshot: only updates beyond it. A contradiction (or a
+    limit) is raised when it is found, after all that can be released before it. If the messages end while
+    something still waits, raises `Stalled` with the reasons.
+    """
     return releases(Recovery(resume_from, max_stashed), messages)
 
 
@@ -89,23 +90,23 @@ class Recovery(Pending[RowStash, Release]):
 
     @property
     def frontier(self) -> list[Time]:
-        """The history is complete before it and was released; [] when it is complete for ever. ([0] until the
-        first time tells that times are products.)"""
+        """The history before it is complete and was released; [] when all of the history is complete. ([0]
+        until the first time shows that times are products.)"""
         return self._due[0][1] if self._due else list(self._tally.reported)
 
     @property
     def tally(self) -> Tally:
-        """What is known of the times beyond the frontier, to look at."""
+        """The state of the times beyond the frontier, read-only."""
         return self._tally
 
     def push(self, message: Message) -> list[Release]:
-        """Take one message in; what can be released now.
+        """Accepts one message; returns the updates that can be released now.
 
-        Raises `InvalidMessage`, and takes nothing of the message in. All other errors come when the message
-        was taken in, and what can be released then comes with the next push, or with `drain`:
-        `Contradiction` (its time is withheld for ever; other times go on); `LimitExceeded` and `SpillFailed`
-        (nothing is lost, and the next push looks again), whose cause is the contradiction if there is one
-        too."""
+        Raises `InvalidMessage`, and then ignores the message. All other errors are raised after the message
+        was accepted; what can be released then is returned by the next push, or by `drain`. `Contradiction`:
+        its time is never released; other times continue. `LimitExceeded` and `SpillFailed`: nothing is lost,
+        and the next push tries again; their cause is the contradiction, if there is one too.
+        """
         origin = self._origin(message, Updates)
         if isinstance(message, Updates):
             self._take(message, origin)
@@ -160,7 +161,7 @@ class Recovery(Pending[RowStash, Release]):
             del self._due[0]
 
     def _settle(self, time: Time) -> None:
-        """Compare what came for a time with what of it is on disk."""
+        """Compares the updates that arrived for a time with its updates on disk."""
         for data, first, second in self._stash.gather(time):
             self._tally.poison(
                 time, problems.TWO_DIFFS, _said(data, time, *first), _said(data, time, *second)

@@ -23,13 +23,13 @@ from tidemill.errors import LimitExceeded
 MAX_STASHED = 5_000_000
 MAX_SPILLED = 100_000_000
 
-# Data, and for each its diff and where it came from.
+# Data, and for each its diff and its origin.
 Rows = dict[Hashable, tuple[int, str]]
 
 
 class RowStash:
     def __init__(self, max_stashed: int, max_spilled: int, folder: str | None) -> None:
-        # By time, what is known of it in memory.
+        # By time, the updates in memory.
         self._times: dict[Time, Rows] = {}
         # Times with updates on disk: the pieces of the file (each a pickled dictionary), and how many updates
         # those hold.
@@ -46,7 +46,7 @@ class RowStash:
         return self._here + self._there
 
     def add(self, data: Hashable, time: Time, diff: int, origin: str) -> tuple[int, str] | None:
-        """Put an update in, unless its data is there: then give that one's diff and origin."""
+        """Adds an update, unless its data exists: then returns the diff and origin of the existing one."""
         rows = self._times.get(time)
         if rows is None:
             rows = self._times[time] = {}
@@ -57,7 +57,7 @@ class RowStash:
         return known
 
     def spilled(self, time: Time) -> bool:
-        """Are there updates on disk, with which those in memory were not compared?"""
+        """Whether updates are on disk with which those in memory were not compared."""
         return time in self._pieces
 
     def take(self, times: Sequence[Time]) -> list[tuple[Hashable, Time, int]]:
@@ -81,7 +81,7 @@ class RowStash:
                 self._file.free(piece)
 
     def gather(self, time: Time) -> list[tuple[Hashable, tuple[int, str], tuple[int, str]]]:
-        """Bring a time's updates into memory. Gives those that were there twice with different diffs."""
+        """Reads a time's updates into memory. Returns those that occurred twice with different diffs."""
         late = self._times.get(time, {})
         rows: Rows = {}
         differ: list[tuple[Hashable, tuple[int, str], tuple[int, str]]] = []
@@ -99,7 +99,8 @@ class RowStash:
         return len(self._times.get(time, ()))
 
     def check_limits(self) -> None:
-        """Move what is too much to disk: the last times first, they are wanted last."""
+        """Moves updates to disk if there are too many: the latest times first, because they are needed
+        last."""
         if self._here <= self._max_stashed:
             return
         times = sorted(cast("list[Any]", list(self._times)), reverse=True)
@@ -164,5 +165,5 @@ def one_nan(data: Any) -> Hashable:
 
 
 _NAN = Decimal("NaN")
-# Most of what rows are made of.
+# The most frequent types in rows.
 _NEVER_NAN = frozenset((str, int, bool, bytes, type(None)))

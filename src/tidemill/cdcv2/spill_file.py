@@ -13,15 +13,15 @@ from typing import IO
 
 from tidemill.cdcv2.problems import SpillFailed
 
-# Bytes that nobody needs any more before the rest is copied into a new file, and the old one let go: so the
-# file is never larger than this and twice what it holds.
+# The unused bytes after which the rest is copied into a new file, and the old file is closed. So the file is
+# never larger than this plus twice its contents.
 MAX_DEAD_BYTES = 64 << 20
 
 
 class SpillFile:
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
-        # Opened when the first piece comes.
+        # Opened with the first piece.
         self._file: IO[bytes] | None = None
         # By number, where a piece begins and its length.
         self._pieces: dict[int, tuple[int, int]] = {}
@@ -60,7 +60,7 @@ class SpillFile:
             self._file, self._end = None, 0
 
     def _make_room(self) -> None:
-        """Copy what is wanted into a new file, where the rest is more."""
+        """Copies the used pieces into a new file, if most of the file is unused."""
         old = self._file
         if old is None or self._end - self._live <= max(self._live, MAX_DEAD_BYTES):
             return

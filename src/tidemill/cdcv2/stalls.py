@@ -13,11 +13,11 @@ from tidemill.cdcv2.times import Frontier, Time, shown
 
 
 class Waits(Enum):
-    """For what a time waits."""
+    """The reasons why a time waits."""
 
-    # Counted by a statement, and not all of its updates have come.
+    # Counted by a statement, and not all of its updates have arrived.
     MISSING = "missing"
-    # No statement counts it, though something beyond it has come.
+    # No statement counts it, though something beyond it has arrived.
     GAP = "gap"
     # Never released: see the contradiction.
     CONTRADICTION = "contradiction"
@@ -31,13 +31,13 @@ class Stall:
     waits: Waits
     # How long the frontier has stood at this time, in seconds.
     seconds: float
-    # MISSING: so many of so many updates have come, by the count of this statement.
+    # MISSING: the number of updates that have arrived, the total, and the statement that gives it.
     have: int = 0
     want: int = 0
     by: str = ""
-    # GAP: where the nearest statements that do not connect begin; empty when there are none, only updates.
+    # GAP: the lower bounds of the nearest statements that do not connect; empty if there are only updates.
     nearest: Frontier = ()
-    # CONTRADICTION: what was found.
+    # CONTRADICTION: the error.
     reason: str = ""
 
     def describe(self) -> str:

@@ -18,30 +18,30 @@ from tidemill.cdcv2.times import Frontier, Time
 
 # Lines of a drawing; an even number.
 MAX_STEPS = 32
-# Times and statements in one picture: more than a drawing has columns, and all pictures together take some
-# megabytes. Where there are more, neighbours are drawn as one.
+# The maximum number of times and statements in one picture: more than the columns of a drawing, and all
+# pictures together take some megabytes. Beyond that, neighbours are drawn as one.
 MAX_MARKS = 5_000
-# What a line tells of its message.
+# The length of a message's description in a line.
 MAX_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
 class StepMark:
-    """What is known of a time, or of neighbouring ones of which it is the first."""
+    """The state of a time, or of neighbouring times of which it is the first."""
 
     time: Time
     have: int
     # None: no statement counts it.
     want: int | None
-    # Withheld for ever.
+    # Never released.
     wrong: bool
 
 
 @dataclass(slots=True)
 class TimelineStep:
-    """What a reader knows after some messages."""
+    """A reader's knowledge after some messages."""
 
-    # The number of its last message; how many they are, and what.
+    # The number of its last message; the number of its messages, and a description.
     last: int
     messages: int
     told: str
@@ -51,9 +51,9 @@ class TimelineStep:
     before: Frontier
     reported: Frontier
     marks: list[StepMark]
-    # What is stated beyond `reported`.
+    # The statements beyond `reported`.
     stated: list[StatedSpan]
-    # Handed out in this step, by time.
+    # Released in this step, by time.
     released: list[tuple[Time, int]]
     released_count: int
     kept: int
@@ -72,7 +72,7 @@ class Steps:
         self._last: Frontier = tuple(start)
 
     def add(self, number: int, said: Message, recovery: Recovery, released: dict[Time, int]) -> None:
-        """A message, of this number, was pushed, and so many updates came out."""
+        """Called after the message of this number was pushed, and these updates were released."""
         if self._open is None:
             self._open = TimelineStep(0, 0, "", 0, 0, self._last, (), [], [], [], 0, 0, 0)
         step = self._open
@@ -114,7 +114,7 @@ class Steps:
             self._halve()
 
     def _halve(self) -> None:
-        """Two steps become one: the second's picture, and what both did."""
+        """Merges two steps into one: the second's picture, and the actions of both."""
         self._steps = [_joined(a, b) for a, b in zip(self._steps[::2], self._steps[1::2], strict=True)]
         self._size *= 2
 

@@ -18,7 +18,7 @@ from tidemill.cdcv2.stalls import Stall, Waits
 from tidemill.cdcv2.steps import Steps, TimelineStep
 from tidemill.cdcv2.times import Time
 
-# Updates in memory, some 600 bytes each with their texts; more goes to disk.
+# Updates in memory, some 600 bytes each with their texts; more are stored on disk.
 MAX_STASHED = 1_000_000
 # Contradictions and unreadable messages that are shown; all are counted.
 MAX_NOTED = 100
@@ -26,7 +26,7 @@ MAX_NOTED = 100
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """A message, or why there is none; and when it was written (ms), where the transport knows."""
+    """A message, or the error in its place; and when it was written (ms), if the transport provides that."""
 
     said: Message | InvalidMessage
     at: int | None = None
@@ -34,7 +34,7 @@ class StreamReport:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The message after which the frontier came to a time."""
+    """The message after which the frontier reached a time."""
 
     message: int
     origin: str
@@ -43,15 +43,15 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a time waits for; None where it waits from the beginning."""
+    """A waiting time. `since` is None if it has waited from the beginning."""
 
     stall: Stall
     since: Since | None
 
     @property
     def open_end(self) -> bool:
-        """Only updates have come beyond it, no statement: the writer states after what it counts, so this is
-        how a stream looks at any moment while it is written."""
+        """Only updates have arrived beyond it, no statement. A writer makes statements after the updates that
+        they count, so a stream normally looks like this while it is written."""
         return self.stall.waits is Waits.GAP and not self.stall.nearest
 
 
@@ -67,7 +67,7 @@ class Findings:
     times: int = 0
     first: int | None = None
     last: int | None = None
-    # Handed out, and complete before `frontier`; [] when it is complete for ever.
+    # Released, and complete before `frontier`; [] when all of the history is complete.
     released: int = 0
     frontier: list[Time] = field(default_factory=list[Time])
     # Kept at the end, and at most.
@@ -75,7 +75,7 @@ class Findings:
     most_stashed: int = 0
     pending_statements: int = 0
     waits: list[Waiting] = field(default_factory=list[Waiting])
-    # The first of them, and how many there are.
+    # The first of them, and their number.
     contradictions: list[Contradiction] = field(default_factory=list[Contradiction])
     contradicted: int = 0
     unreadable: list[InvalidMessage] = field(default_factory=list[InvalidMessage])
@@ -97,12 +97,12 @@ class Survey:
         # By element of the frontier.
         self._since: dict[Time, Since] = {}
         self._frontier = self._recovery.frontier
-        # The first message whose times are not of the kind that `resume_from` has; None when any were.
+        # The first message whose times differ in kind from `resume_from`; None if any had the same kind.
         self._mismatch: ResumeMismatch | None = None
 
     def take(self, heard: StreamReport) -> None:
-        """The next message. Raises LimitExceeded where even the disk is not enough, and ResumeMismatch where
-        `resume_from` fits nothing that came."""
+        """Accepts the next message. Raises LimitExceeded if even the disk is not enough, and ResumeMismatch
+        if `resume_from` does not fit any message."""
         found, said = self._found, heard.said
         found.messages += 1
         if isinstance(said, InvalidMessage):
@@ -140,7 +140,7 @@ class Survey:
         self._steps.add(found.messages, said, self._recovery, times)
 
     def findings(self) -> Findings:
-        """What is known by now. Raises ResumeMismatch."""
+        """The results so far. Raises ResumeMismatch."""
         if self._mismatch is not None:
             raise self._mismatch
         found, recovery = self._found, self._recovery

@@ -55,7 +55,7 @@ def svg(picture: Picture, title: str) -> str:
         out.append(_text(12, y + 15, line.label))
         for i, shown in enumerate(line.cells):
             x = left + i * cell
-            # What no statement covers has no ground to stand on: only an outline.
+            # Times that no statement covers have no background, only an outline.
             stroke = "#c8c8c8" if shown.state is TimelineState.GAP else "white"
             out.append(
                 f'<rect x="{x:.1f}" y="{y + 2}" width="{cell - 1}" height="{_LINE - 4}" '

@@ -48,7 +48,7 @@ MAX_TIMES = 10_000_000
 # Elements of a statement's bound. Comparing bounds takes the product of their sizes; a message must not
 # choose how long that is.
 MAX_BOUND = 1_000
-# Times of the frontier of which it is told what they wait for. Each takes a look at all that is stated.
+# The number of times of the frontier whose reasons are reported. Each requires a scan of all statements.
 MAX_STALLS = 100
 
 
@@ -69,29 +69,29 @@ class Tally:
     ) -> None:
         # Integers, or products of so many; None until the first time is seen.
         self.kind: int | None = None
-        # Of `resume_from`, until a message of that kind has come.
+        # From `resume_from`, until a message of that kind has arrived.
         self._resumed: int | None = None
         # Everything not beyond it was released; nothing about such times is kept or looked at.
         self.reported: Frontier = (0,)
         # The least times that no statement covers. Beyond or at `reported`, always.
         self.progress: Frontier = (0,)
-        # Who covers what, for times beyond `reported`: to move `progress`, and to know who said that a time
-        # is empty.
+        # The statements that cover times beyond `reported`: to advance `progress`, and to name the statement
+        # that says that a time is empty.
         self._coverage: Coverage = empty_coverage(INTEGERS)
         # Times beyond `reported` of which anything is known.
         self._accounts: dict[Time, Account] = {}
         # The same times in order (for products an order that extends theirs), to find those of a region.
         self._order: list[Time] = []
-        # How many of them are poisoned. They stay for ever: `reported` does not pass them.
+        # The number of them that are poisoned. They stay: `reported` never passes them.
         self._poisoned = 0
-        # What the last calls found; the owner takes it.
+        # The results of the last calls; the owner takes them.
         self._found: list[Contradiction] = []
         # Since when each element of `reported` is one, in microseconds of the monotonic clock.
         self._clock = clock or SystemClock()
         self._since: dict[Time, int] = {0: self._clock.monotonic_us()}
-        # The digest of what the stash holds at a time. Raises NoDigest.
+        # The digest of the stash's contents at a time. Raises NoDigest.
         self._content = content
-        # Has the stash compare what it could not, and observe what is new of it.
+        # Makes the stash compare the updates that it could not, and observes the new ones.
         self._settle = settle
         self._require_digests = require_digests
         self._max_statements = max_statements
@@ -106,7 +106,7 @@ class Tally:
             self._stand_at(minimal(start))
             self.progress = self.reported
 
-    # -- what comes in ---------------------------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------------------------
 
     def agree(self, times: Iterable[Time], origin: str) -> None:
         """Make sure that these are times of this stream's kind; the first ones say which that is. Called
@@ -164,14 +164,14 @@ class Tally:
                 self._too_many(time, account, f"updates of {origin}")
 
     def set_apart(self, time: Time) -> None:
-        """Updates came for a time of which the stash cannot tell without effort whether they are new."""
+        """Called for updates that the stash cannot cheaply compare with those that it has for their time."""
         self._accounts[time].apart = True
 
     def observed(self, time: Time) -> int:
         return self._accounts[time].observed
 
     def declare(self, message: Progress, origin: str) -> None:
-        """Take a progress statement in, or find what is wrong with it."""
+        """Accepts a progress statement, or finds the error in it."""
         lower, upper = _bound(message.lower, origin), _bound(message.upper, origin)
         counts = checked_counts(message.counts, origin)
         contents = checked_contents(message, origin)
@@ -205,7 +205,7 @@ class Tally:
         account = self._accounts[time]
         if account.poison is None:
             account.poison = Contradiction(kind, time, first, second)
-            # The owner drops its updates: there is nothing left to compare.
+            # The owner drops its updates: nothing is left to compare.
             account.apart = False
             self._poisoned += 1
             self._found.append(account.poison)
@@ -214,11 +214,11 @@ class Tally:
         account = self._accounts.get(time)
         return account is not None and account.poison is not None
 
-    # -- what comes out --------------------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------------------
 
     def advance(self) -> list[Time]:
-        """Move `reported` as far as can be known, and forget what it passes. Gives the times of which there
-        were updates, in order."""
+        """Advances `reported` as far as can be known, and removes the state that it passes. Returns the times
+        that had updates, in order."""
         uncovered = frozenset(self.progress)
         if all(r in uncovered or self._holds(r) for r in self.reported):
             return []
@@ -231,7 +231,7 @@ class Tally:
             apart = [t for t in reported if t in self._accounts and self._accounts[t].apart]
             if not apart:
                 break
-            # Only here, where the frontier stands, is it worth the effort.
+            # The comparison is expensive, so it is made only where the frontier waits.
             for time in apart:
                 if self._settle is not None:
                     self._settle(time)
@@ -249,7 +249,7 @@ class Tally:
         return found
 
     def check_limits(self) -> None:
-        """After `advance`: what is kept is kept because it must be."""
+        """Called after `advance`: only the necessary state is left then."""
         if len(self._coverage) > self._max_statements:
             raise LimitExceeded(
                 f"more than {self._max_statements} pending statements",
@@ -272,8 +272,8 @@ class Tally:
             )
 
     def stalls(self) -> list[Stall]:
-        """What the stream waits for, for the first MAX_STALLS times of the frontier that wait. Empty when
-        nothing beyond `reported` has come yet."""
+        """The reasons why the stream waits, for the first MAX_STALLS waiting times of the frontier. Empty if
+        nothing beyond `reported` has arrived yet."""
         now = self._clock.monotonic_us()
         found: list[Stall] = []
         for time in self.reported:
@@ -293,8 +293,8 @@ class Tally:
         return found
 
     def unreported(self) -> Iterator[tuple[Time, int, int | None, bool]]:
-        """The times of which anything is known, in order: the updates that have come, how many there are
-        (None until it is stated), and whether the time is withheld for ever."""
+        """The times with any state, in order: the updates that have arrived, their total number (None until
+        it is stated), and whether the time is never released."""
         for time in self._order:
             account = self._accounts[time]
             yield time, account.observed, account.declared, account.poison is not None
@@ -314,8 +314,8 @@ class Tally:
     # -- to be kept elsewhere --------------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
-        """All of it as JSON's values, for whoever keeps recovery's state in a table: frontiers, pending
-        statements, and each unreported time with its numbers. The stash is kept beside it."""
+        """The whole state as JSON values, for programs that store recovery's state in a table: frontiers,
+        pending statements, and each unreported time with its numbers. The stash is stored separately."""
         return {
             "kind": self.kind,
             "reported": list(self.reported),
@@ -336,14 +336,14 @@ class Tally:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a `dump`; the tally is new. How long a time has waited is counted anew."""
+        """Continues from a `dump`; the tally must be new. The waiting time of each time starts again."""
         self.kind = state["kind"]
         self._coverage = empty_coverage(self.kind or INTEGERS, self._max_frontier)
         self._stand_at(_times(state["reported"]))
         self.progress = _times(state["progress"])
         for said in state["statements"]:
             self._coverage.add(cast("StatedSpan", _loaded(said)))
-        # It stands where it stood, unless the limit held it back.
+        # The frontier is where it was, unless the limit held it back.
         self.progress = self._coverage.extend(self.progress, None)
         for known in state["times"]:
             time = _times([known["time"]])[0]
@@ -440,7 +440,7 @@ class Tally:
             first = bisect_left(order, statement.lower[0])
             last = bisect_left(order, statement.upper[0]) if statement.upper else len(order)
             return order[first:last]
-        # No time of the region comes before the least of `lower` in the order of tuples.
+        # In the order of tuples, no time of the region is before the least of `lower`.
         first = bisect_left(order, min(cast("Any", statement.lower)))
         known = order[first:]
         return list(compress(known, within_each(statement.lower, statement.upper, known)))
@@ -473,8 +473,8 @@ class Tally:
             self.poison(time, problems.CONTENT_WRONG, said, second)
 
     def _first_blocked(self) -> list[Time]:
-        """For integers: what comes behind the first one is beyond it. All that is passed over here is
-        reported right after, so each time is looked at once."""
+        """For integers: times after the first blocked one are beyond it. All times that are passed here are
+        reported right after, so each time is examined once."""
         for time in self._order:
             if beyond(self.progress, time):
                 break

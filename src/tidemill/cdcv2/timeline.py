@@ -20,7 +20,8 @@ from tidemill.cdcv2.coverage import StatedSpan
 from tidemill.cdcv2.steps import StepMark, TimelineStep, together
 from tidemill.cdcv2.times import INTEGERS, Frontier, Time, beyond, kind_of, within
 
-# Columns with room for numbers, and columns of one character each: what a terminal has beside the text.
+# Columns with space for numbers, and columns of one character each: the width that a terminal has beside the
+# text.
 WIDE_COLUMNS = 12
 MAX_COLUMNS = 60
 # Lines of a plane.
@@ -28,7 +29,7 @@ MAX_LINES = 24
 
 
 class TimelineState(Enum):
-    """What is known of the times of a cell; the value is its sign where there is no room for numbers."""
+    """The state of the times of a cell; the value is its sign if numbers do not fit."""
 
     DONE = "━"
     READY = "●"
@@ -53,7 +54,7 @@ MEANINGS = {
 @dataclass(frozen=True, slots=True)
 class Cell:
     state: TimelineState
-    # "2/3": two of three updates; empty where there is nothing to count.
+    # "2/3": two of three updates; empty if nothing is counted.
     text: str = ""
     # The history is complete before here.
     frontier: bool = False
@@ -68,7 +69,7 @@ class TimelineLine:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    # What the labels of the lines are; the first time of each column.
+    # The heading of the line labels; the first time of each column.
     corner: str
     heads: list[str]
     lines: list[TimelineLine]
@@ -84,11 +85,11 @@ class Picture:
 
 
 def picture(steps: Sequence[TimelineStep]) -> Picture | None:
-    """None where there is nothing to draw, or times have three components and more."""
+    """None if there is nothing to draw, or if times have three or more components."""
     if not steps:
         return None
-    # A stream that was complete for ever at once mentions none; until it is known, times are taken for
-    # integers.
+    # A stream whose first message completes it contains no times; until the kind is known, integers are
+    # assumed.
     kind = next((kind_of(t) for s in reversed(steps) for t in _mentioned(s)), INTEGERS)
     if kind == INTEGERS:
         return _line_by_line(steps)
@@ -120,7 +121,7 @@ def _line_by_line(steps: Sequence[TimelineStep]) -> Picture:
 
 
 def _columns(points: list[int], most: int) -> list[int]:
-    """Where columns begin; the last one is what lies beyond all that is known."""
+    """The first times of the columns; the last column is everything beyond the known times."""
     if len(points) <= most:
         return points
     return [*(points[i * (len(points) - 1) // (most - 1)] for i in range(most - 1)), points[-1]]
@@ -150,7 +151,7 @@ def _cells(step: TimelineStep, starts: list[int]) -> list[Cell]:
 
 
 def _stretches(statements: Sequence[StatedSpan]) -> tuple[list[int], list[float]]:
-    """What statements cover together, as stretches in order that do not touch."""
+    """The coverage of all statements, as ordered intervals that do not touch."""
     starts: list[int] = []
     ends: list[float] = []
     for low, high in sorted(

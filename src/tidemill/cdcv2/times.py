@@ -31,7 +31,7 @@ MAX_ARITY = 16
 _WIDE = 32
 _MANY = 512
 _AT_ONCE = 1 << 18
-# Rows that are compared with one another and then with all that come behind them.
+# The number of rows that are compared with one another and then with all rows after them.
 _BLOCK = 128
 
 # Of many times so many are shown in a text.
@@ -112,14 +112,15 @@ def minimal(times: Iterable[Time]) -> Frontier:
 def _least(rows: np.ndarray) -> Frontier:
     """The least of many products, in order."""
     if rows.shape[1] == 2:
-        # What comes before has a first component that is not greater: the second must be less than all.
+        # Earlier rows have a first component that is not greater, so the second must be less than all of
+        # theirs.
         rows = rows[np.lexsort(rows.T[::-1])]
         lowest = np.minimum.accumulate(rows[:, 1])
         kept = np.ones(len(rows), np.bool_)
         kept[1:] = rows[1:, 1] < lowest[:-1]
         return tuple(map(cast("Any", tuple), rows[kept].tolist()))
-    # In an order in which only what comes before can be less (sums that are rounded keep to it, with the rows
-    # themselves where they are equal), and those first that are less than most.
+    # Sorted so that only earlier rows can be less, and rows that are less than most are first. (Rounded sums
+    # keep this order; among equal sums the rows themselves decide.)
     rows = rows[np.lexsort((*rows.T[::-1], rows.astype(np.float64).sum(axis=1)))]
     rows = rows[np.insert((rows[1:] != rows[:-1]).any(axis=1), 0, True)]
     found: list[Time] = []
@@ -151,7 +152,7 @@ def beyond(bound: Sequence[Time], time: Time) -> bool:
 
 
 def beyond_each(bound: Sequence[Time], times: Sequence[Time]) -> list[bool]:
-    """`beyond` for each of `times`; many with a wide bound at once."""
+    """`beyond` for each of `times`; fast for many times with a wide bound."""
     if not bound or not times:
         return [False] * len(times)
     if isinstance(bound[0], int):

@@ -66,8 +66,8 @@ def avro_reader(schema: str) -> Callable[[bytes, str], Message]:
 
 
 def avro_file(source: BinaryIO, name: str) -> Iterator[Message | InvalidMessage]:
-    """The messages of an Avro file whose records are the union. What cannot be read of a record's shape is
-    given in its place; bytes that are no Avro end the file, for nobody knows where the next record is."""
+    """The messages of an Avro file whose records are the union. If a record's structure is wrong, its error
+    takes its place. Bytes that are not Avro end the file, because the start of the next record is unknown."""
     number = 0
     try:
         for number, found in enumerate(fastavro.reader(source), 1):

@@ -15,12 +15,12 @@ from fastavro.schema import UnknownType
 
 from tidemill.errors import TidemillError
 
-# Of a value that is not what it should be, so much is shown.
+# The number of characters of an invalid value that are shown.
 MAX_SHOWN = 80
 
 
 class Malformed(ValueError):
-    """The text says what is wrong, in words for people."""
+    """The text describes the error in words for people."""
 
 
 def words(error: BaseException) -> str:
@@ -79,7 +79,7 @@ def brief(value: Any) -> str:
 
 
 def named(value: Any) -> str:
-    """What a value is that should be something else."""
+    """The description of a value that has the wrong type."""
     return "None" if value is None else f"a {type(value).__name__}"
 
 

@@ -29,9 +29,9 @@ from tidemill.errors import Internal, LimitExceeded
 
 
 class Writer:
-    """One writer of one stream, between two statements. The round: `add` as often as needed, sending what
-    it gives; `acknowledged` for each batch; `state`, sending what it gives; `stated`. A round without `add`
-    says that nothing happened, which readers want to know too."""
+    """One writer of one stream, between two statements. The round: `add` as often as needed, and send the
+    result; `acknowledged` for each batch; `state`, and send the result; `stated`. A round without `add` says
+    that nothing happened, which readers need to know too."""
 
     def __init__(
         self,
@@ -41,16 +41,16 @@ class Writer:
         digests: bool = False,
         share: tuple[int, int] | None = None,
     ) -> None:
-        """Goes on from `lower`, the upper of its last durable statement (`resume_from` finds it). A new
-        stream begins at the least time (`begin`) if its first round brings a snapshot, all of it at one
-        time; or at the time from which on changes are written, and then readers need a snapshot of their
-        own. With `share` (i, n) it sends only the updates whose hash is i modulo n."""
+        """Continues from `lower`, the upper of its last durable statement (`resume_from` finds it). A new
+        stream begins at the least time (`begin`) if its first round contains a snapshot, all of it at one
+        time. Otherwise it begins at the time from which on changes are written, and readers need a separate
+        snapshot. With `share` (i, n) it sends only the updates whose hash is i modulo n."""
         self._schema = schema
         # Everything before it was stated, durably.
         self._lower: Frontier = _frontier(lower, "lower")
         self._digests = digests
         self._share = share
-        # What the round has: distinct updates per time, and the sum of their hashes.
+        # The round's contents: the distinct updates per time, and the sum of their hashes.
         self._counts: dict[Time, int] = {}
         self._contents: dict[Time, int] = {}
         # Batches that were given out to be sent and are not known to have arrived.
@@ -60,12 +60,12 @@ class Writer:
 
     @property
     def lower(self) -> list[Time]:
-        """What the next statement begins with: all before it is durable."""
+        """The lower bound of the next statement: everything before it is durable."""
         return list(self._lower)
 
     def add(self, updates: UpdateColumns) -> UpdateColumns | None:
-        """Updates of this round, each row at each time once in all of the round (`consolidate` sees to it).
-        Gives what to send of them; None if nothing is this writer's."""
+        """Adds updates of this round; each row may occur at each time once in the whole round (see
+        `consolidate`). Returns the updates to send; None if none belong to this writer."""
         if self._stating is not None:
             raise Internal("updates were added while a statement is on its way")
         check_columns(updates, self._schema, "the collection")
@@ -79,7 +79,7 @@ class Writer:
             raise Internal(f"an update at {early} was to be written, after a statement up to {self.lower}")
         for time, count in zip(times, np.bincount(codes, minlength=len(times)).tolist(), strict=True):
             self._counts[time] = self._counts.get(time, 0) + count
-        # Hashes take as long as all the rest: only who needs them pays for them.
+        # Hashes take as long as all other work, so they are computed only if needed.
         keys = keys_of(updates) if self._digests or self._share is not None else np.empty(0, np.uint64)
         if self._digests:
             sums = np.zeros(len(times), np.uint64)
@@ -103,7 +103,8 @@ class Writer:
         self._in_flight -= batches
 
     def state(self, upper: Sequence[Time]) -> Progress:
-        """The round has everything before `upper` ([] = for ever): the statement to send."""
+        """The round has everything before `upper` ([] = all of the history): returns the statement to
+        send."""
         if self._in_flight or self._stating is not None:
             raise Internal("a statement was asked for before what it counts is durable")
         bound = _frontier(upper, "upper")
@@ -128,7 +129,7 @@ class Writer:
 
 
 def resume_from(statements: Iterable[Progress], start: Sequence[Time]) -> list[Time]:
-    """Where a writer goes on: how far its own durable statements reach from `start` without a gap."""
+    """Where a writer continues: how far its own durable statements reach from `start` without a gap."""
     reached = _frontier(start, "start")
     coverage = None
     for said in statements:
@@ -145,7 +146,7 @@ def resume_from(statements: Iterable[Progress], start: Sequence[Time]) -> list[T
 
 
 def consolidate(updates: UpdateColumns) -> UpdateColumns:
-    """Each row at each time once, with the sum of its diffs; what adds up to nothing is left out."""
+    """Each row at each time once, with the sum of its diffs; rows whose sum is zero are dropped."""
     if not len(updates):
         return updates
     stash = ColumnStash(updates.data.schema)

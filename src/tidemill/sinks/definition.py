@@ -19,7 +19,7 @@ KAFKA, FILES = "kafka", "files"
 AVRO, JSON = "avro", "json"
 MATERIALIZE = "materialize"
 
-# A writer by itself: it writes all updates.
+# A single writer: it writes all updates.
 WHOLE = (0, 1)
 
 Codec = AvroCodec | JsonCodec
@@ -30,7 +30,7 @@ class Definition:
     # KAFKA with `topic`, FILES with `path` (below the configured folder).
     kind: str
     format: str
-    # The envelope; there is one so far.
+    # The envelope; only one exists so far.
     envelope: str = MATERIALIZE
     topic: str | None = None
     path: str | None = None

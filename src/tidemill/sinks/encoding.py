@@ -17,11 +17,11 @@ from tidemill.sinks.target import SinkError
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous
 
-# What a message should have, by the size of its columns in memory: the encodings are of about that size.
+# The intended size of a message, measured by its columns in memory: the encodings have about the same size.
 MESSAGE_BYTES = 256 << 10
-# What Kafka takes by default is a little more than a million bytes.
+# Kafka's default limit is a little more than a million bytes.
 LARGE_BYTES = 900_000
-# Rows that are encoded in one go: their messages are in memory at once.
+# Rows that are encoded together: their messages are in memory at the same time.
 ROWS_AT_ONCE = 1 << 16
 
 

@@ -25,7 +25,7 @@ from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.model import RelationDesc
 from tidemill.types.names import physical_names
 
-# What a sink can be made from: stored relations.
+# The possible inputs of a sink: stored relations.
 Sinkable: TypeAlias = Table | Source | SourceTable | MaterializedView
 
 
@@ -59,8 +59,9 @@ class SinkFeed(Protocol):
         ...
 
     def snapshot(self, at: int) -> Generator[pa.Table]:
-        """What it holds at a time at which it is complete, in pieces that fit into memory: the columns, time
-        and diff; no row twice in all of them. Raises what is wrong with the data there. Close it."""
+        """The contents at a time at which the collection is complete, in pieces that fit into memory: the
+        columns, time and diff. No row occurs twice. Raises the errors of the data at that time. The caller
+        must close it."""
         ...
 
     def follow(self, from_: int) -> Follower:
@@ -68,7 +69,7 @@ class SinkFeed(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Nobody waits for a snapshot any more. From any thread; returns at once."""
+        """Cancels a snapshot that is not needed any more. May be called from any thread; returns at once."""
         ...
 
 

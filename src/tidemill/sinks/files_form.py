@@ -10,7 +10,7 @@ _MARKER = b"tidemill's sinks"
 
 
 def avro_header(schema: str) -> bytes:
-    """Of a file whose records have the schema, which is JSON text."""
+    """The header of a file whose records have the schema, which is JSON text."""
     meta = {b"avro.schema": schema.encode(), b"avro.codec": b"null"}
     entries = b"".join(_text(key) + _text(value) for key, value in meta.items())
     return b"Obj\x01" + _number(len(meta)) + entries + b"\x00" + _MARKER

@@ -38,7 +38,7 @@ class Lives:
                 _remove(self._known / f".{life}")
         for name in os.listdir(self._folder):
             if name.startswith(self._making) and _life_of(name) <= self._life:
-                # Of an attempt that ended halfway, or must not end: nobody has seen it.
+                # A file of an attempt that was interrupted or must not finish: no reader has seen it.
                 _remove(self._folder / name)
 
     def path(self, number: int) -> Path:

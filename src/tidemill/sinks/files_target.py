@@ -71,9 +71,9 @@ class FilesTarget:
         life: int,
         written: Written,
     ) -> None:
-        """`locate` gives the folder, which must be where files may be; `schema` is that of Avro messages;
-        `writer` tells this sink's files from those of others; `life` is greater than in any earlier process
-        that wrote them."""
+        """`locate` returns the folder, which must be in a permitted place. `schema` is that of Avro messages.
+        `writer` distinguishes this sink's files from those of others. `life` is greater than in any earlier
+        process that wrote them."""
         self._locate = locate
         self._form = form
         self._schema = schema
@@ -93,7 +93,7 @@ class FilesTarget:
             folder.mkdir(parents=True, exist_ok=True)
             lives = Lives(folder, self._writer, self._life)
             lives.begin()
-            # Only now: nobody else publishes any more.
+            # Only now: no other process publishes any more.
             found = _published(folder)
         except OSError as e:
             raise _failed(e) from e

@@ -34,7 +34,7 @@ MAX_IN_FLIGHT_BYTES = 32 << 20
 MAX_IN_FLIGHT = 10_000
 # A message for one row may be large; whether it is too large is the broker's to say.
 MAX_MESSAGE_BYTES = 64 << 20
-# Without an acknowledgement for so long, and with complaints, the target gives up.
+# After this time without an acknowledgement, and with reported errors, the target fails.
 SILENCE_SECONDS = 5.0
 # The client's own limit for a message, for brokers that neither answer nor hang up.
 MESSAGE_SECONDS = 60.0
@@ -127,7 +127,7 @@ class KafkaTarget:
     def close(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            # Nobody waits for the rest: what is in the queue is dropped.
+            # The rest is not needed any more: the queue is dropped.
             producer.purge(blocking=False)
             producer.poll(0)
         self._messages = self._bytes = self._written.in_flight = 0
@@ -147,7 +147,7 @@ class KafkaTarget:
     def _produce(self, message: bytes, partition: int, key: bytes | None) -> None:
         producer = self._producer or self._open()
         if not self._messages:
-            # What was complained of before says nothing of these.
+            # Earlier errors are not about these messages.
             self._complaints.clear()
             self._heard = time.monotonic()
         size = len(message)

@@ -52,7 +52,7 @@ def statement_key(share: tuple[int, int], upper: int) -> bytes:
 
 
 def read_key(key: bytes) -> tuple[tuple[int, int], int] | None:
-    """The share and the upper; None for keys of anybody else."""
+    """The share and the upper; None for the keys of other programs."""
     try:
         of, upper = key.decode("ascii").split(" ")
         number, writers = of.split("/")
@@ -74,8 +74,8 @@ def place_of(connection: Mapping[str, Any], topic: str, seconds: float = LOOK_SE
 def make_topic(
     connection: Mapping[str, Any], topic: str, partitions: int | None, replicas: int | None
 ) -> TopicPlace:
-    """The topic, which is made where there is none. Raises SourceError, and InvalidValue where it is there
-    with another number of partitions."""
+    """The topic, created if it does not exist. Raises SourceError, and InvalidValue if it exists with another
+    number of partitions."""
     try:
         found = place_of(connection, topic, CREATE_SECONDS)
     except NoTopic:
@@ -95,7 +95,7 @@ def _create(connection: Mapping[str, Any], topic: str, partitions: int | None, r
     complaints = Complaints()
     settings: dict[str, Any] = {**configuration(connection), "error_cb": complaints}
     client = AdminClient(settings)
-    # -1: as the broker does without being told.
+    # -1: the broker's default.
     new = NewTopic(topic, partitions or -1, replicas or -1, config=dict(TOPIC_CONFIG))
     future = client.create_topics([new], request_timeout=CREATE_SECONDS)[topic]
     try:
@@ -138,8 +138,8 @@ def _refusal(topic: str, error: KafkaError | None, complaints: Complaints, broke
 def last_upper(
     connection: Mapping[str, Any], topic: str, share: tuple[int, int], place: TopicPlace, check: Check
 ) -> int | None:
-    """Up to where the topic speaks for all updates of the share: the greatest upper among the last statements
-    of that share, or of writers that write everything. None where there is no statement."""
+    """The time before which the topic has all updates of the share: the greatest upper among the last
+    statements of that share, or of writers that write everything. None if there is no statement."""
     settings = settings_of(connection, None)
     end, window = place.high, FIRST_LOOK
     while end > place.low:

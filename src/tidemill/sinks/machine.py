@@ -60,14 +60,14 @@ class SinkMachine:
         self._written = written
         self._codec = codec_of(item, definition)
         self._share = None if definition.share[1] == 1 else definition.share
-        # The round in the making, and who tells what belongs to it; None before the target was asked.
+        # The current round, and the follower that reads its updates; None before the target was read.
         self._writer: Writer | None = None
         self._follower: Follower | None = None
-        # What the next process would begin with.
+        # The hold for the history that the next process would need.
         self._hold: Hold | None = None
-        # Everything before it is durable at the target, and counted; 0 while nobody knows.
+        # Everything before it is durable at the target, and counted; 0 while it is unknown.
         self.frontier = 0
-        # Everything before it was told by the collection.
+        # Everything before it was read from the collection.
         self._told = 0
         self._dirty = False
         # When (monotonic) the last statement was made.
@@ -76,12 +76,12 @@ class SinkMachine:
 
     @property
     def holding(self) -> bool:
-        """What a restart would need is held."""
+        """Whether the history that a restart would need is held."""
         return self._hold is not None
 
     @property
     def begun(self) -> bool:
-        """What there is to begin with is written, and changes are."""
+        """Whether the initial contents are written, and changes follow."""
         return self._follower is not None
 
     def cancel(self) -> None:
@@ -97,8 +97,8 @@ class SinkMachine:
     # -- steps
 
     def step(self) -> bool:
-        """Go on as far as the collection is complete, for a while; whether there may be more at once. After
-        an error the next step begins with what the target has."""
+        """Continues for a limited time, as far as the collection is complete. Returns whether more may be
+        available at once. After an error, the next step starts from the contents of the target."""
         try:
             follower = self._follower or self._begin()
             return False if follower is None else self._go_on(follower)
@@ -226,7 +226,7 @@ class SinkMachine:
             self._hold.advance(max(self._hold.at, upper - 1))
 
     def _let_go(self) -> None:
-        """The next step begins with the target. What is held stays held."""
+        """Closes the follower and the target; the next step starts from the target. The hold stays."""
         follower, self._follower = self._follower, None
         if follower is not None:
             follower.close()
@@ -234,7 +234,7 @@ class SinkMachine:
         self._target.close()
 
     def take_over(self, other: SinkMachine) -> None:
-        """Hold what the other held, which is then closed. Before the first step."""
+        """Takes the hold of the other machine, which is then closed. Called before the first step."""
         self._hold, other._hold = other._hold, None
         self.frontier = other.frontier
         other.close()
@@ -248,8 +248,8 @@ class SinkMachine:
 
 
 def _by_times(updates: pa.Table, upper: int) -> Iterator[tuple[pa.Table, int]]:
-    """The updates, which are in order of time, in pieces of at most `MAX_COUNTS` times each, with the time
-    before which all was told then."""
+    """The updates, which are in order of time, in pieces of at most `MAX_COUNTS` times each; each with the
+    time before which everything is included."""
     times = updates.column(TIME_COLUMN).to_numpy()
     starts = np.flatnonzero(np.diff(times, prepend=-1))[::MAX_COUNTS]
     bounds = [*starts.tolist(), len(times)]

@@ -38,7 +38,7 @@ class SinkOpener:
     files_root: str
 
     def open(self, catalog: CatalogState, sink: Sink, written: Written) -> SinkMachine:
-        """Raises what is wrong with its connections."""
+        """Opens the machine. Raises the errors of its connections."""
         definition = Definition.of(sink)
         holder: list[SinkMachine] = []
         through = definition.connection

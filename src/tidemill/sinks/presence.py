@@ -36,7 +36,7 @@ MAX_FILES = 8
 MAX_MESSAGES = 16
 # Partitions that are looked at, one after another: a statement waits.
 MAX_PARTITIONS = 16
-# What is read of a file to find the beginning of its messages.
+# The bytes of a file that are read to find the beginning of its messages.
 MAX_BYTES = 1 << 20
 
 _NOT_FOUND = 404
@@ -44,7 +44,7 @@ _NOT_FOUND = 404
 
 @dataclass(frozen=True, slots=True)
 class Wished:
-    """What the sink would write; `registry` knows the schemas of messages that carry numbers of them."""
+    """The form that the sink would write; `registry` has the schemas of messages that contain schema ids."""
 
     form: str
     codec: Codec
@@ -57,7 +57,7 @@ class Wished:
 
 
 def check_folder(folder: Path, place: str, wished: Wished) -> None:
-    """Raises InvalidValue, and what keeps the files from being read."""
+    """Raises InvalidValue, and the errors of reading the files."""
     names = sorted(name for name, _ in found_in(folder))
     looked = names if len(names) <= 2 * MAX_FILES else [*names[:MAX_FILES], *names[-MAX_FILES:]]
     for name in looked:
@@ -82,7 +82,7 @@ def check_folder(folder: Path, place: str, wished: Wished) -> None:
 
 
 def check_topic(connection: Mapping[str, Any], topic: str, place: str, wished: Wished) -> None:
-    """Raises InvalidValue, and what keeps the records from being read."""
+    """Raises InvalidValue, and the errors of reading the records."""
     admin = Admin(connection)
     partitions = sorted(admin.identity(topic, CREATE_SECONDS).partitions)[:MAX_PARTITIONS]
     low = admin.starts(topic, tuple(partitions), CREATE_SECONDS)
@@ -148,7 +148,7 @@ def _decode(message: bytes, place: str, where: str, wished: Wished) -> bool:
         raise _another(place, f"{where} is no message of the sink's columns: {_lower(why)}", wished) from None
     if not isinstance(said, UpdateColumns) or not len(said):
         return False
-    # Whoever reads JSON takes a column that is not there for null; sinks write all of theirs.
+    # Readers of JSON treat a missing column as null; sinks write all of their columns.
     names = list(json.loads(message)[0]["data"])
     if set(names) != set(wished.codec.schema.names):
         raise _another(place, f"{where} has the columns {', '.join(names)}", wished)

@@ -23,8 +23,8 @@ from tidemill.stepping import Stepped, Stepper
 
 log = logging.getLogger(__name__)
 
-# Steps under way at once: most of a step is waiting for acknowledgements. Sinks beyond that take turns, in
-# the order in which they fell due; a snapshot takes a thread for as long as it lasts.
+# The maximum number of concurrent steps: a step mostly waits for acknowledgements. Further sinks take turns,
+# in the order in which they became due; a snapshot occupies a thread until it ends.
 STEP_THREADS = 32
 
 
@@ -36,12 +36,12 @@ class _Sink(Stepped):
     item: Sink
     # As much of the catalog as it needs.
     catalog: CatalogState
-    # The connections and secrets that it is opened with: when one changes, it is opened anew.
+    # The connections and secrets that it is opened with: when one changes, it is opened again.
     through: tuple[Item, ...]
     status: RunStatus = field(default_factory=lambda: RunStatus(RunState.CREATED, wall_ms()))
     written: Written = field(default_factory=Written)
     machine: SinkMachine | None = None
-    # What the machine was opened with; another one in the catalog means that it is stale.
+    # The definition that the machine was opened with; if the catalog has another, the machine is stale.
     opened: tuple[Item, ...] = ()
 
 
@@ -54,8 +54,8 @@ class Sinks(Stepper[_Sink]):
         opened: Callable[[CatalogState, Sink, Written], SinkMachine],
         shard_of: Callable[[CatalogState, Sink], str],
     ) -> None:
-        """`opened` makes a sink's machine as the catalog has it, `shard_of` names the shard whose moves wake
-        it. `start` when collections can be asked."""
+        """`opened` makes a sink's machine from the catalog's definition; `shard_of` names the shard whose
+        progress wakes it. Call `start` when collections can be read."""
         super().__init__("sink", STEP_THREADS)
         self._opened = opened
         self._shard_of = shard_of
@@ -114,7 +114,7 @@ class Sinks(Stepper[_Sink]):
             each.machine.close()
 
     def _machine(self, sink: _Sink) -> SinkMachine:
-        """Another one when a connection has changed, which holds what the old one held."""
+        """The sink's machine. If a connection has changed, it is a new one, which takes over the hold."""
         with self._changed:
             catalog, through = sink.catalog, sink.through
         if sink.machine is not None and sink.opened == through:
@@ -130,17 +130,17 @@ class Sinks(Stepper[_Sink]):
                 machine.cancel()
         return machine
 
-    # -- being told
+    # -- notifications
 
     def moved(self, shards: Collection[str]) -> None:
         """The shards have new updates, or time has gone on for them."""
         with self._changed:
             self._wake(self._all[i] for shard in shards for i in self._by_shard.get(shard, ()))
 
-    # -- what the engine asks
+    # -- queries of the engine
 
     def all(self) -> list[tuple[Sink, RunStatus, Written, int]]:
-        """With how far each has come: everything before is written; 0 where nobody knows."""
+        """All sinks with their progress: everything before it is written; 0 while it is unknown."""
         with self._changed:
             return [
                 (s.item, s.status, s.written, 0 if s.machine is None else s.machine.frontier)
@@ -148,8 +148,8 @@ class Sinks(Stepper[_Sink]):
             ]
 
     def unheld(self) -> frozenset[ItemId]:
-        """Collections whose history a sink needs that does not hold it yet: tables, views, and sources with
-        all that belongs to them. None of it may be let go."""
+        """Collections whose history is needed by a sink that does not hold it yet: tables, views, and sources
+        with all that belongs to them. Their since must not advance."""
         with self._changed:
             waiting = [s for s in self._all.values() if s.machine is None or not s.machine.holding]
             found = [s.catalog.relation(s.item.relation) for s in waiting]

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 from tidemill.errors import TidemillError
 from tidemill.sinks.definition import Codec, Definition
 
-# Told between two waits; raises where the sink is to end.
+# Called between two waits; raises if the sink is to end.
 Check = Callable[[], None]
 
 
 class SinkError(TidemillError):
-    """The sink cannot go on; the hint says what helps. It is tried again by itself."""
+    """The sink cannot continue; the hint names the remedy. It is retried automatically."""
 
     sqlstate = "58000"
     transient = True
@@ -28,7 +28,7 @@ class SinkError(TidemillError):
 
 @dataclass(slots=True)
 class Written:
-    """What a sink has written since this process runs, repeats included. Read from any thread."""
+    """A sink's output since this process started, repeats included. May be read from any thread."""
 
     messages: int = 0
     bytes: int = 0
@@ -40,8 +40,8 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class SinkPace:
-    """How often statements are made: at most every `round_seconds` where there are changes, and every
-    `idle_seconds` where only time has passed."""
+    """The frequency of statements: at most every `round_seconds` while there are changes, and every
+    `idle_seconds` if only time has passed."""
 
     round_seconds: float
     idle_seconds: float
@@ -49,15 +49,15 @@ class SinkPace:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a target is opened with."""
+    """The parameters with which a target is opened."""
 
     definition: Definition
     codec: Codec
-    # What the definition's connection says today, with the texts of secrets.
+    # The current contents of the definition's connection, with the texts of secrets.
     connection: Mapping[str, Any]
     # The folder below which files may be written.
     files_root: str
-    # Tells this sink's writing from that of others, in lower case letters and digits.
+    # Distinguishes this sink's output from that of others, in lower case letters and digits.
     writer: str
     # Greater than in any earlier process that wrote for this sink.
     life: int
@@ -70,8 +70,8 @@ class TargetWriter(Protocol):
     def pace(self) -> SinkPace: ...
 
     def resume(self) -> int | None:
-        """The upper of the last durable statement that speaks for this writer's updates; None where there is
-        none. Before anything is sent."""
+        """The upper of the last durable statement that covers this writer's updates; None if there is none.
+        Called before anything is sent."""
         ...
 
     def send(self, message: bytes) -> None:
@@ -83,9 +83,9 @@ class TargetWriter(Protocol):
         ...
 
     def state(self, message: bytes, upper: int) -> None:
-        """A statement that counts what was sent, up to `upper`; it is durable when this returns."""
+        """Sends a statement that counts the sent updates, up to `upper`; it is durable when this returns."""
         ...
 
     def close(self) -> None:
-        """Idempotent; what was sent and not settled may get there or not."""
+        """Idempotent; messages that were sent but not acknowledged may or may not arrive."""
         ...
