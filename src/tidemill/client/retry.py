@@ -47,7 +47,7 @@ class Pauses:
         self._clock = clock
         self._chance = chance
         self._failures = 0
-        # When the first failure of the present series happened; None while connected.
+        # When the first failure since the last arrival happened; None if there was none.
         self._since: float | None = None
 
     def arrived(self) -> None:
