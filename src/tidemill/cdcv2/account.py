@@ -14,7 +14,7 @@ from tidemill.cdcv2.messages import Progress
 from tidemill.cdcv2.problems import Contradiction, InvalidMessage
 from tidemill.cdcv2.times import Time, checked, kind_of
 
-# A count that no stream reaches, and that stays exact wherever it is carried.
+# A count that no stream reaches, and that every encoding represents exactly.
 MAX_COUNT = 2**63 - 1
 
 
@@ -72,7 +72,7 @@ def checked_counts(value: Any, origin: str) -> list[tuple[Time, int]]:
 
 
 def checked_progress(said: Progress, kind: int) -> None:
-    """A statement that is to be encoded, with times of `kind`. Raises InvalidMessage."""
+    """Checks a statement before encoding, with times of `kind`. Raises InvalidMessage."""
     origin = said.origin or "the writer"
     bounds = [checked(t, origin) for b in (said.lower, said.upper) for t in checked_list(b, "times", origin)]
     times = [*bounds, *(time for time, _ in checked_counts(said.counts, origin))]

@@ -89,7 +89,7 @@ class AvroCodec:
     # -- to bytes --------------------------------------------------------------------------------------------
 
     def encode(self, message: UpdateColumns | Progress) -> list[bytes]:
-        """The messages that say the same: one for a progress statement, for updates as many as they need."""
+        """The messages for the statement: one for a progress statement, as many as needed for updates."""
         if isinstance(message, Progress):
             return [self.encode_progress(message)]
         if not isinstance(message, UpdateColumns):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -123,13 +123,13 @@ class AvroCodec:
         ]
 
     def _arrays(self, records: pa.Table, counts: Sequence[int]) -> list[list[memoryview]]:
-        """The bytes of so many records, and then so many, and so on."""
+        """The bytes of arrays of updates with these numbers of records, one after another."""
         out = io.BytesIO()
         sink = AvroBuffSink(out, records.slice(0, 0), None)
         first = 0
         for count in counts:
             part = records.slice(first, count)
-            # The writer panics at slices of nested columns (seen in 0.13): those are copied.
+            # The writer panics on slices of nested columns (seen in 0.13), so those are copied.
             sink.write(part.take(pa.array(np.arange(count))) if self._nested else part)
             first += count
         sink.close()
@@ -320,7 +320,7 @@ class AvroCodec:
 def _parsed(schema: str) -> Any:
     try:
         return fastavro.parse_schema(json.loads(schema))
-    except Exception as e:  # fastavro raises whatever it stumbles over
+    except Exception as e:  # fastavro raises errors of any type
         raise InvalidValue("the schema is no Avro", detail=sentence(e)) from None
 
 
@@ -331,7 +331,7 @@ def _report(error: InvalidMessage, errors: list[InvalidMessage] | None) -> None:
 
 
 def _file_header(record: dict[str, Any]) -> bytes:
-    """The beginning of an Avro file of such records."""
+    """The header of an Avro file of such records."""
     meta = {"avro.schema": json.dumps(record).encode(), "avro.codec": b"null"}
     parts = [b"Obj\x01", _varint(len(meta))]
     for key, value in meta.items():
@@ -368,7 +368,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: memoryview, at: int, origin: str) -> tuple[int, int]:
-    """The number at `at`, and where it ends."""
+    """The number at `at`, and the position of its end."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -33,7 +33,7 @@ def columns_of_rows(rows: list[Any], schema: pa.Schema, origin: str) -> pa.Recor
 
 
 def plain(value: Any, t: Any) -> Any:
-    """A value as `pyarrow.array` takes it: maps as lists of pairs, at any depth."""
+    """A value in the form that `pyarrow.array` accepts: maps as lists of pairs, at any depth."""
     if value is None:
         return None
     if pa.types.is_map(t):

@@ -72,12 +72,12 @@ def schema_text(schema: list[Any]) -> str:
 
 
 def same_layout(a: Any, b: Any) -> bool:
-    """Whether two schemas (JSON values) have the same bytes for the same values: names of records, and all
-    that only people read, left aside."""
+    """Whether two schemas (JSON values) have the same bytes for the same values. Names of records and
+    documentation are ignored."""
     return _layout(a) == _layout(b)
 
 
-# Of a number of microseconds, whether it is of this zone or that changes nothing in its bytes.
+# For microseconds, the attribute about time zones does not change the bytes.
 _ALIKE = {"local-timestamp-micros": "timestamp-micros"}
 _KEPT = ("items", "values", "size", "symbols", "precision", "scale")
 
@@ -125,7 +125,7 @@ def named_as(schema: Any, other: Any) -> Any:
 
 
 def _alike(schema: Any, others: list[Any]) -> Any:
-    """Of the branches of a union the one of this schema's type."""
+    """The branch of a union that has the type of this schema."""
     kind = cast("dict[str, Any]", schema).get("type") if isinstance(schema, dict) else schema
     for other in others:
         if kind == (cast("dict[str, Any]", other).get("type") if isinstance(other, dict) else other):

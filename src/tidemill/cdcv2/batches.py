@@ -39,7 +39,7 @@ class Batches:
         self, schema: pa.Schema, memory_bytes: int, spill_bytes: int, folder: str | None = None
     ) -> None:
         self._schema = schema
-        # Batch i has the rows from starts[i] on; starts has one more, the number of all rows.
+        # Batch i has the rows from starts[i] on; starts has one more entry, the total number of rows.
         self._batches: list[pa.RecordBatch] = []
         self._starts = [0]
         # For each batch its bytes in memory (zero on disk), and on disk.
@@ -70,13 +70,13 @@ class Batches:
             self._disk.append(0)
 
     def drop_from(self, first: int) -> None:
-        """Forget the rows from `first` on, which began a batch."""
+        """Removes the rows from `first` on, which began a batch."""
         while self._starts[-1] > first:
             for items in (self._batches, self._starts, self._memory, self._disk):
                 items.pop()
 
     def join(self) -> None:
-        """Join batches of about one size, some at a time: so a row is copied a few times at most, and there
+        """Joins batches of similar size, several at a time: each row is copied a few times at most, and there
         are few batches."""
         while len(self._batches) >= _JOINED and self._may_join():
             joined = concat(self._batches[-_JOINED:])
@@ -137,8 +137,8 @@ class Batches:
         return concat(parts)
 
     def same(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """For each i whether row left[i] has the data of row right[i]."""
-        # In the order of the right ones: rows that are far apart in memory are read one after another.
+        """For each i, whether row left[i] has the data of row right[i]."""
+        # In the order of the right rows: rows that are far apart in memory are read one after another.
         order = np.argsort(right, kind="stable")
         first, second = self.gather(left[order]), self.gather(right[order])
         result = np.ones(len(left), np.bool_)
@@ -164,7 +164,7 @@ class Batches:
 
 
 def _equal(a: pa.Array, b: pa.Array) -> np.ndarray:
-    """Row by row; NULL is the same as NULL and NaN as NaN."""
+    """Compares row by row; NULL equals NULL and NaN equals NaN."""
     t = a.type
     if pa.types.is_nested(t):
         both = comparable(pa.concat_arrays([a, b]))
@@ -179,7 +179,8 @@ def _equal(a: pa.Array, b: pa.Array) -> np.ndarray:
 
 
 def _mapped(batch: pa.RecordBatch, folder: str | None) -> tuple[pa.RecordBatch, int]:
-    """The batch in a file without a name, and the file's size. Raises SpillFailed."""
+    """Writes the batch to an unlinked file and maps it; returns it with the file's size. Raises
+    SpillFailed."""
     try:
         handle, path = tempfile.mkstemp(prefix="tidemill-stash-", dir=folder)
         os.close(handle)

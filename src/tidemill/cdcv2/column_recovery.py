@@ -148,7 +148,7 @@ class ColumnRecovery(Pending[ColumnStash, ColumnRelease]):
         equal_to: np.ndarray,
         origin: str,
     ) -> set[Time]:
-        """Withhold the times at which one row has two diffs."""
+        """Poisons the times at which one row has two diffs."""
         poisoned: set[Time] = set()
         known = self._stash.diff_of(equal_to)
         for i in np.flatnonzero(known != batch.diffs[again]).tolist():

@@ -25,10 +25,10 @@ from tidemill.types.hash import hash_longs
 
 # Rows in memory and on disk. The numbers beside them are about 50 bytes each: 2.5 GB.
 MAX_STASHED = 50_000_000
-# Rows behind the last ones that were put in order of time: looked through whole at every release, which takes
-# 50 microseconds.
+# The maximum number of rows that are not yet sorted by time: each release scans them all, which takes 50
+# microseconds.
 _UNSORTED = 1 << 16
-# A stash so small is not worth copying together.
+# A smaller stash is not worth compacting.
 _SMALL = 1 << 14
 
 
@@ -43,7 +43,7 @@ class ColumnStash:
     ) -> None:
         # The data of every row, released or not, by row number.
         self._batches = Batches(schema, memory_bytes, spill_bytes, folder)
-        # By row number: the key of (data, time); which time (a slot); the diff; which origin.
+        # By row number: the key of (data, time), the time's slot, the diff, the number of the origin.
         self._keys = np.zeros(0, np.uint64)
         self._slots = np.zeros(0, np.int32)
         self._diffs = np.zeros(0, np.int64)
@@ -52,22 +52,22 @@ class ColumnStash:
         self._index = HashIndex()
         # The first key of rows that are stored under another key, because a different row had the first.
         self._chained: dict[int, int] = {}
-        # A slot for each unreported time with rows, and whether its rows are still wanted.
+        # A slot for each unreported time with rows, and whether its rows are still needed.
         self._slot_of: dict[Time, int] = {}
         self._times: list[Time] = []
         self._wanted = np.zeros(0, np.bool_)
-        # How many rows a slot has; and their numbers, for rows before `_sorted`.
+        # The number of rows of each slot; and their numbers, for rows before `_sorted`.
         self._counts = np.zeros(0, np.int64)
         self._rows_at: list[list[np.ndarray]] = []
         self._sorted = 0
         # The origins of rows, by the numbers in `_from`.
         self._origins: list[str] = []
-        # Rows whose times are wanted.
+        # The number of rows whose times are needed.
         self._live = 0
         self._max_stashed = max_stashed
 
     def __len__(self) -> int:
-        """Rows that are kept to be released."""
+        """The number of rows that are kept for release."""
         return self._live
 
     @property
@@ -90,7 +90,7 @@ class ColumnStash:
         count, first = len(keys), self._rows
         if not self._index.has_room(count):
             self._reindex(count)
-        # For the moment all of them are rows, so that rows of one batch can be compared with each other too.
+        # All of them are added as rows first, so that rows of one batch can be compared with each other too.
         self._write(first, keys, slots, batch.diffs)
         self._batches.append(batch.data)
         equals, places = self._find(np.arange(first, first + count), keys)
@@ -138,8 +138,8 @@ class ColumnStash:
         return sum_hashes(self._original_keys(rows), self._diffs[rows])
 
     def take(self, times: Sequence[Time], kind: int | None) -> UpdateColumns:
-        """The updates at these times, in their order; they are not kept any more. `kind` is that of the
-        stream's times."""
+        """The updates at these times, in their order; they are removed. `kind` is that of the stream's
+        times."""
         held = [t for t in times if t in self._slot_of]
         rows = self._rows_of(held)
         data = self._batches.gather(rows)
@@ -149,7 +149,7 @@ class ColumnStash:
         return taken
 
     def drop(self, times: Sequence[Time]) -> None:
-        """Forget the updates at these times."""
+        """Removes the updates at these times."""
         self._forget([t for t in times if t in self._slot_of])
 
     def check_limits(self) -> None:
@@ -182,7 +182,7 @@ class ColumnStash:
         return slot
 
     def _write(self, first: int, keys: np.ndarray, slots: np.ndarray, diffs: np.ndarray) -> None:
-        """The numbers of rows `first` and on; they are the last ones."""
+        """Writes the numbers of the rows from `first` on, which are the last ones."""
         end = first + len(keys)
         if end > len(self._keys):
             size = max(end, 2 * len(self._keys), 1 << 12)
@@ -196,7 +196,7 @@ class ColumnStash:
         self._rows = end
 
     def _find(self, rows: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Put rows into the index; for each the row that equals it, or -1."""
+        """Adds rows to the index. Returns for each row the row that equals it, or -1."""
         equals, places = self._index.add(rows, keys, self._keys)
         asked = np.flatnonzero(equals >= 0)
         while asked.size:
@@ -234,7 +234,7 @@ class ColumnStash:
         return keys
 
     def _reindex(self, more: int) -> None:
-        """A new index of all rows with room for `more` and as many again."""
+        """Builds a new index of all rows, with space for `more` rows and for growth."""
         rows = np.arange(self._rows)
         keys = self._original_keys(rows)
         self._chained = {}
@@ -332,7 +332,7 @@ def _by_slot(slots: np.ndarray, first: int) -> list[tuple[int, np.ndarray]]:
     """Row numbers from `first` on, by slot."""
     if not len(slots):
         return []
-    # numpy sorts numbers of 16 bits by their digits, ten times as fast as others.
+    # numpy sorts 16-bit numbers with a radix sort, ten times as fast as others.
     short = slots.astype(np.uint16) if int(slots.max()) < 1 << 16 and int(slots.min()) >= 0 else slots
     order = np.argsort(short, kind="stable")
     ordered = slots[order]
@@ -345,5 +345,5 @@ def _by_slot(slots: np.ndarray, first: int) -> list[tuple[int, np.ndarray]]:
 
 
 def _no_times(kind: int | None) -> np.ndarray:
-    """The times of no rows, in the shape that the stream's have."""
+    """An empty array of times, in the shape of the stream's times."""
     return np.zeros((0, kind) if kind else 0, np.int64)

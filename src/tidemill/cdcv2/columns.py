@@ -19,7 +19,7 @@ from tidemill.cdcv2.times import INTEGERS, MAX_ARITY, MAX_COMPONENT, Time
 from tidemill.cdcv2.wording import named, sentence
 from tidemill.errors import Internal
 
-# Rows for one push: enough that its fixed cost does not count, few enough to stay in the processor's caches.
+# Rows for one push: enough to make its fixed cost negligible, few enough to stay in the processor's caches.
 ROWS_AT_ONCE = 1 << 16
 
 
@@ -28,7 +28,7 @@ class UpdateColumns:
     """A batch of updates; row i changes by diffs[i] at times[i]."""
 
     data: pa.RecordBatch
-    # int64; of shape (rows,) for integers, (rows, k) for products of k.
+    # int64; the shape is (rows,) for integers, (rows, k) for products of k.
     times: np.ndarray
     # int64, of shape (rows,).
     diffs: np.ndarray
@@ -47,7 +47,7 @@ class UpdateColumns:
 
     @property
     def kind(self) -> int:
-        """0 for integers, else how many components a time has."""
+        """0 for integers, else the number of components of a time."""
         return INTEGERS if self.times.ndim == 1 else self.times.shape[1]
 
     @staticmethod
@@ -57,7 +57,7 @@ class UpdateColumns:
         diffs: Any = None,
         origin: str | None = None,
     ) -> UpdateColumns:
-        """From anything that numpy takes for times and diffs; without diffs, each row appears once."""
+        """Accepts all numpy inputs for times and diffs; without diffs, each row occurs once."""
         if not isinstance(data, (pa.RecordBatch, pa.Table)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidMessage(
                 f"{named(data)} is no data of updates",
@@ -86,7 +86,7 @@ class UpdateColumns:
         )
 
     def rows(self) -> list[tuple[tuple[Any, ...], Time, int]]:
-        """As Python values, each row a tuple of its columns: to look at, not for many."""
+        """The rows as Python values, each a tuple of its columns. For inspection; slow for many rows."""
         columns = [column.to_pylist() for column in self.data.columns]
         values = list(zip(*columns, strict=True)) if columns else [()] * len(self)
         times: list[Any] = self.times.tolist()
@@ -116,7 +116,7 @@ def coalesced(messages: Iterable[Any], rows: int = ROWS_AT_ONCE) -> Iterator[Any
     joined: list[UpdateColumns] = []
     size = 0
     for message in messages:
-        # One that will be refused must not take others with it.
+        # A message that will be refused must not affect others.
         alone = not isinstance(message, UpdateColumns) or not len(message) or int(message.times.min()) < 0
         if joined and (alone or size + len(message) > rows or not _alike(joined[0], message)):
             yield _joined(joined)
@@ -146,7 +146,7 @@ def _joined(parts: list[UpdateColumns]) -> UpdateColumns:
 
 
 def distinct_times(times: np.ndarray) -> tuple[list[Time], np.ndarray]:
-    """The different times, and for each row which of them it has."""
+    """The distinct times, and for each row the number of its time."""
     if times.ndim == 1:
         encoded = pa.array(times).dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
@@ -182,12 +182,13 @@ def check_columns(batch: UpdateColumns, schema: pa.Schema, origin: str) -> None:
 
 
 def _numbers(given: Any, what: str, origin: str | None) -> np.ndarray:
-    """As 64-bit integers; nothing is rounded or taken for a number that is none. Raises InvalidMessage."""
+    """The values as 64-bit integers, without rounding or conversion from other types. Raises
+    InvalidMessage."""
     try:
         found = np.asarray(given)
     except (ValueError, TypeError, OverflowError) as e:
         raise InvalidMessage(f"not {what}", origin or "the updates", detail=sentence(e)) from None
-    # An empty list has no kind of numbers.
+    # An empty list has no numeric type.
     whole = found.dtype.kind == "i" or not found.size
     if not whole and found.dtype.kind == "u":
         whole = int(found.max()) <= MAX_COMPONENT

@@ -48,8 +48,8 @@ class Coverage(Protocol):
         ...
 
     def extend(self, frontier: Frontier, statement: StatedSpan | None) -> Frontier:
-        """`frontier` was the least uncovered times; the same after `statement` was added, or any (None).
-        Where it is held back, everything before it is covered all the same."""
+        """`frontier` is the least uncovered times; returns the same after `statement` was added (None: any).
+        If the result is held back, everything before it is still covered."""
         ...
 
     def forget(self, reported: Frontier) -> None:
@@ -78,7 +78,7 @@ class LineCoverage:
     held_back = False
 
     def __init__(self) -> None:
-        # Interval i is [starts[i], ends[i]); infinity where a statement ends the stream.
+        # Interval i is [starts[i], ends[i]); the end is infinity if a statement ends the stream.
         self._starts: list[int] = []
         self._ends: list[float] = []
         self._by: list[StatedSpan] = []
@@ -189,8 +189,8 @@ class ProductCoverage:
         return frontier
 
     def _moved(self, frontier: Frontier, by: Sequence[StatedSpan | None]) -> Frontier | None:
-        """Each element to where it leaves the region that it is in, if it is in one; None if there would be
-        too many."""
+        """Moves each element that is in a region to the region's exit; None if the result would have too many
+        elements."""
         # Only minimal elements matter: a time that is uncovered beyond a greater one is also beyond the
         # lesser.
         found = [p for p, s in zip(frontier, by, strict=True) if s is None]
@@ -211,7 +211,7 @@ class ProductCoverage:
         self._regions = {k: s for k, s in self._regions.items() if reaches(reported, *k)}
 
     def nearest(self, time: Time) -> Frontier:
-        """Where `time` would enter a region by moving on."""
+        """The times at which `time` would enter a region when it advances."""
         found: list[Time] = []
         for lower, upper in self._regions:
             entered = joins(lower, time)
@@ -226,7 +226,7 @@ class ProductCoverage:
 
 
 def reaches(reported: Frontier, lower: Frontier, upper: Frontier) -> bool:
-    """Has the region between `lower` and `upper` a time beyond `reported`?"""
+    """Whether the region between `lower` and `upper` has a time beyond `reported`."""
     # A time beyond `upper` stays beyond it after a join.
     here = [r for r, out in zip(reported, beyond_each(upper, reported), strict=True) if not out]
     if not here or not lower:

@@ -29,7 +29,7 @@ UpdateHash = Callable[[Any, Time, int], int]
 
 
 def signed(value: int) -> int:
-    """The number modulo 2^64 as a signed 64-bit integer, as the encodings carry it."""
+    """The number modulo 2^64 as a signed 64-bit integer, as in the encodings."""
     value &= _MASK
     return value - 2**64 if value >= 2**63 else value
 

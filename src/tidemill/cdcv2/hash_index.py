@@ -15,7 +15,7 @@ _FIRST_SLOTS = 1 << 12
 
 
 class HashIndex:
-    """`keys` of the rows live with the owner, which passes them along."""
+    """The `keys` of the rows belong to the owner, which passes them to each call."""
 
     def __init__(self, expected: int = 0) -> None:
         slots = _FIRST_SLOTS
@@ -46,7 +46,7 @@ class HashIndex:
             free = (held == 0).nonzero()[0]
             if free.size:
                 self._slots[at[free]] = mine[free]
-                # Where several wrote to one slot the last one stays; the others see it now.
+                # If several keys wrote to one slot, the last one stays; the others detect it here.
                 held[free] = self._slots[at[free]]
             differ = held ^ mine
             done = differ == 0
@@ -66,5 +66,5 @@ class HashIndex:
         return found, places
 
     def rename(self, places: np.ndarray, rows: np.ndarray) -> None:
-        """The rows that were put in at `places` have other numbers now."""
+        """Replaces the numbers of the rows that were added at `places`."""
         self._slots[places] = (self._slots[places] & _TAG) | (rows.astype(np.uint64) + np.uint64(1))

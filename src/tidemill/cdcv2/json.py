@@ -66,7 +66,7 @@ class JsonCodec:
     # -- to bytes --------------------------------------------------------------------------------------------
 
     def encode(self, message: UpdateColumns | Progress) -> list[bytes]:
-        """The messages that say the same: one for a progress statement, for updates as many as they need."""
+        """The messages for the statement: one for a progress statement, as many as needed for updates."""
         if isinstance(message, Progress):
             return [self.encode_progress(message)]
         if not isinstance(message, UpdateColumns):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -110,7 +110,7 @@ class JsonCodec:
                 "diff": pl.Series(updates.diffs),
             }
         )
-        # One line per row; a line break within a text is escaped, so each that is here ends a row.
+        # One line per row. Line breaks within texts are escaped, so each line break ends a row.
         lines = frame.write_ndjson().rstrip("\n")
         return f"[{lines.replace(chr(10), ',')}]".encode()
 
@@ -156,7 +156,7 @@ class JsonCodec:
     def _columns(
         self, messages: list[bytes], places: list[int], origins: Sequence[str]
     ) -> dict[int, UpdateColumns]:
-        """The updates of several messages, by place; nothing if any of them is not as expected."""
+        """The updates of several messages, by position; empty if any of them is not as expected."""
         try:
             text = b"\n".join(b'{"u":' + m + b"}" for m in messages)
             text.decode()  # the reader takes any bytes for text
@@ -254,7 +254,7 @@ def _may_be_fast(message: Any) -> bool:
 
 
 def _by_numbers(data: pa.RecordBatch) -> pa.RecordBatch:
-    """Dates and timestamps at any depth as numbers: Python's have less range than the columns."""
+    """Dates and timestamps at any depth as numbers: Python's types have a smaller range than the columns."""
     return pa.RecordBatch.from_arrays(
         [column.cast(_numbers(column.type)) for column in data.columns], names=data.schema.names
     )
@@ -291,7 +291,7 @@ def _array(values: list[Any], f: pa.Field) -> pa.Array:
 
 
 def _only(record: Any, names: set[str], what: str) -> None:
-    """An object with no other names than these."""
+    """Checks that the object has no other names than these."""
     if not isinstance(record, dict):
         raise Malformed(f"{what} is an object, not {brief(record)}")
     unknown = set(cast("dict[str, Any]", record)) - names

@@ -22,7 +22,8 @@ from tidemill.types.nested import list_array, list_parts, struct_array, struct_p
 
 
 def strict_json(text: str) -> Any:
-    """The value of a JSON text; ValueError for words that are no JSON and for objects with a name twice."""
+    """The value of a JSON text. Raises ValueError for words that are not JSON and for objects with duplicate
+    names."""
     return json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
 
 
@@ -46,7 +47,7 @@ def has_map(t: Any) -> bool:
 
 
 def json_type(t: Any) -> Any:
-    """The type of the column that JSON's values make."""
+    """The column type that holds the JSON values."""
     if pa.types.is_decimal(t) or pa.types.is_binary(t):
         return pa.string()
     if pa.types.is_date32(t):
@@ -63,7 +64,7 @@ def json_type(t: Any) -> Any:
 
 
 def to_json_form(array: pa.Array) -> pa.Array | None:
-    """The column as JSON's values; None where JSON has none for a number (NaN, infinities)."""
+    """The column as JSON values; None if JSON has no form for a number (NaN, infinities)."""
     t: Any = array.type
     if pa.types.is_floating(t):
         return array if pc.all(pc.is_finite(array)).as_py() is not False else None
@@ -85,8 +86,7 @@ def to_json_form(array: pa.Array) -> pa.Array | None:
 
 
 def from_json_form(array: pa.Array, t: Any) -> pa.Array:
-    """The inverse; raises ValueError (Arrow's errors are subclasses) for a text that is not a value of the
-    type."""
+    """The inverse; raises ValueError (Arrow's errors are subclasses) if it is not a value of the type."""
     if pa.types.is_binary(t):
         series = cast("pl.Series", pl.from_arrow(array))
         try:
@@ -129,7 +129,7 @@ _NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-
 
 
 def python_value(value: Any, t: Any) -> Any:
-    """One value of parsed JSON as `pyarrow.array` takes it for the storage type."""
+    """One value of parsed JSON in the form that `pyarrow.array` accepts for the storage type."""
     if value is None:
         return None
     if pa.types.is_map(t):

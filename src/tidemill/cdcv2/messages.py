@@ -21,8 +21,9 @@ Update = tuple[Hashable, Time, int]
 class Updates:
     """A batch of updates: for each (data, time, diff), the change of `data` at `time` is exactly `diff`.
 
-    `data` is hashable; equal data is the same data (and NaN equals NaN, in tuples too). How updates are put
-    into batches means nothing, nor does their order."""
+    `data` is hashable; equal data is the same data (and NaN equals NaN, in tuples too). Neither the order of
+    updates nor their division into batches has a meaning.
+    """
 
     updates: Sequence[tuple[Any, Time, int]]
     # The origin of the message, for errors: "topic t, partition 0, offset 7". Recovery numbers messages
@@ -41,7 +42,7 @@ class Progress:
     # One digest for each entry of `counts` over the content of that time (`digest.py`); None: without
     # digests.
     contents: Sequence[int] | None = None
-    # The digest over all of the above; there if `contents` is.
+    # The digest over all of the above; present if `contents` is.
     seal: int | None = None
     origin: str | None = None
 

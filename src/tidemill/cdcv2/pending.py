@@ -30,17 +30,17 @@ class Pending(Generic[S, R]):
         self._tally = tally
         # Released, and not yet returned, because the push that released them also raised an error.
         self._ready: list[R] = []
-        # Messages so far: the origin of those that do not name one.
+        # The number of messages so far: the origin of messages without one.
         self._pushed = 0
 
     @property
     def stashed(self) -> int:
-        """Updates that are kept, in memory and on disk."""
+        """The number of stashed updates, in memory and on disk."""
         return len(self._stash)
 
     @property
     def pending_statements(self) -> int:
-        """Statements that are kept because they reach beyond the frontier."""
+        """The number of statements that are kept because they reach beyond the frontier."""
         return self._tally.pending_statements
 
     def stalls(self) -> list[Stall]:

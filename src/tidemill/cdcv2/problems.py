@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class InvalidMessage(TidemillError):
-    """A message that is no statement: bytes that do not decode, a time that is none, times of two kinds."""
+    """A message that is not a statement: undecodable bytes, an invalid time, times of two kinds."""
 
     sqlstate = "22P02"
 
@@ -53,8 +53,7 @@ class ResumeMismatch(InvalidMessage):
 
 
 class Contradiction(TidemillError):
-    """Statements that cannot all be true. The time is not released, now or later, and nothing beyond it
-    is."""
+    """Statements that cannot all be true. The time is never released, and nothing beyond it either."""
 
     sqlstate = "22000"
 
@@ -74,7 +73,7 @@ class Contradiction(TidemillError):
         # The two statements with their origins; the second is None when one statement refutes itself.
         self.first = first
         self.second = second
-        # The same, to make the error again from.
+        # The same, to create the error again from.
         self.said = (kind, first, second)
         # Further contradictions that the same message revealed.
         self.others: tuple[Contradiction, ...] = ()
@@ -134,7 +133,7 @@ class Stalled(TidemillError):
         self.stalls = tuple(stalls)
 
 
-# Of many, so many are shown in a text: enough to see the pattern.
+# The number of problems that a text shows: enough to see the pattern.
 MAX_SHOWN = 5
 
 

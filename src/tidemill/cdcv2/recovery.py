@@ -83,8 +83,8 @@ class Recovery(Pending[RowStash, Release]):
             max_frontier=max_frontier,
         )
         super().__init__(stash, tally)
-        # Passed by the frontier (these times; it moved from here to there), and not yet taken out of the
-        # stash because the disk failed.
+        # Passed by the frontier (these times; it moved from here to there), and still in the stash because
+        # the disk failed.
         self._due: list[tuple[list[Time], list[Time], list[Time]]] = []
         self._update_hash = update_hash
 
@@ -174,7 +174,7 @@ class Recovery(Pending[RowStash, Release]):
         held = self._stash.peek(time)
         try:
             return content_of(((data, time, diff) for data, diff in held), self._update_hash)
-        except Exception as e:  # whatever the hash of somebody's data raises
+        except Exception as e:  # any error of the data's own hash
             raise NoDigest(f"{type(e).__name__}: {e}") from e
 
 
@@ -188,7 +188,7 @@ def _checked(update: Any, origin: str) -> Update:
         raise InvalidMessage(f"not a diff: {diff!r}", origin)
     try:
         hash(data)
-    except Exception:  # whatever somebody's data raises
+    except Exception:  # any error of the data's own methods
         raise InvalidMessage(
             f"data of type {type(data).__name__} is not hashable", origin, hint="Use tuples for rows."
         ) from None

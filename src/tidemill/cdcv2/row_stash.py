@@ -31,8 +31,8 @@ class RowStash:
     def __init__(self, max_stashed: int, max_spilled: int, folder: str | None) -> None:
         # By time, the updates in memory.
         self._times: dict[Time, Rows] = {}
-        # Times with updates on disk: the pieces of the file (each a pickled dictionary), and how many updates
-        # those hold.
+        # Times with updates on disk: the pieces of the file (each a pickled dictionary), and their number of
+        # updates.
         self._file = SpillFile(folder)
         self._pieces: dict[Time, list[int]] = {}
         self._on_disk: dict[Time, int] = {}
@@ -61,7 +61,7 @@ class RowStash:
         return time in self._pieces
 
     def take(self, times: Sequence[Time]) -> list[tuple[Hashable, Time, int]]:
-        """The updates at these times, which are not kept any more; all of them, or it raises."""
+        """The updates at these times, which are removed. Returns all of them, or raises."""
         found = [(data, time, diff) for time in times for data, diff in self.peek(time)]
         for time in times:
             self.drop([time])
@@ -73,7 +73,7 @@ class RowStash:
         return [(data, diff) for data, (diff, _) in self._times.get(time, {}).items()]
 
     def drop(self, times: Sequence[Time]) -> None:
-        """Forget the updates at these times."""
+        """Removes the updates at these times."""
         for time in times:
             self._here -= len(self._times.pop(time, ()))
             self._there -= self._on_disk.pop(time, 0)
@@ -124,7 +124,7 @@ class RowStash:
         rows = self._times[time]
         try:
             data = pickle.dumps(rows, pickle.HIGHEST_PROTOCOL)
-        except Exception as e:  # whatever somebody's data raises
+        except Exception as e:  # any error of the data's own methods
             raise SpillFailed.of(e) from e
         piece = self._file.put(data)
         self._pieces.setdefault(time, []).append(piece)

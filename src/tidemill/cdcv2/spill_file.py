@@ -23,10 +23,10 @@ class SpillFile:
         self._folder = folder
         # Opened with the first piece.
         self._file: IO[bytes] | None = None
-        # By number, where a piece begins and its length.
+        # The start and the length of each piece, by number.
         self._pieces: dict[int, tuple[int, int]] = {}
         self._next = 0
-        # The end of the last piece; and the bytes of those that are wanted.
+        # The end of the last piece; and the number of used bytes.
         self._end = 0
         self._live = 0
 

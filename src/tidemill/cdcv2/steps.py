@@ -62,11 +62,11 @@ class TimelineStep:
 
 class Steps:
     def __init__(self, start: Iterable[Time]) -> None:
-        """`start`: the frontier before the first message."""
+        """`start` is the frontier before the first message."""
         self._steps: list[TimelineStep] = []
-        # Messages in a step that is full.
+        # The number of messages in a full step.
         self._size = 1
-        # The step that is being filled; its picture is taken when it is full.
+        # The current step; its picture is taken when it is full.
         self._open: TimelineStep | None = None
         self._times: dict[Time, int] = {}
         self._last: Frontier = tuple(start)
@@ -158,7 +158,7 @@ def _thinned(recovery: Recovery) -> list[StepMark]:
 
 
 def together(marks: list[StepMark]) -> StepMark:
-    """Several as one: as bad as the worst of them."""
+    """The state of several times as one: the worst of them."""
     if len(marks) == 1:
         return marks[0]
     wants = [m.want for m in marks]
@@ -167,7 +167,7 @@ def together(marks: list[StepMark]) -> StepMark:
 
 
 def told(said: Message) -> str:
-    """One message in a few words."""
+    """A short description of a message."""
     if isinstance(said, Updates):
         times: dict[Time, int] = {}
         for _, time, _ in said.updates:

@@ -58,19 +58,19 @@ class Waiting:
 @dataclass(slots=True)
 class Findings:
     messages: int = 0
-    # Updates as they were said, repetitions too; and the different ones.
+    # Updates as they were sent, repetitions included; and the distinct ones.
     updates: int = 0
     distinct: int = 0
     statements: int = 0
-    # Different times with updates; the lowest and the highest that anything was said of, for times
-    # that are integers.
+    # The number of distinct times with updates; the lowest and the highest time of any message, for integer
+    # times.
     times: int = 0
     first: int | None = None
     last: int | None = None
     # Released, and complete before `frontier`; [] when all of the history is complete.
     released: int = 0
     frontier: list[Time] = field(default_factory=list[Time])
-    # Kept at the end, and at most.
+    # Updates stashed at the end, and at most.
     stashed: int = 0
     most_stashed: int = 0
     pending_statements: int = 0
@@ -83,7 +83,8 @@ class Findings:
 
     @property
     def sound(self) -> bool:
-        """Nothing contradicts, everything was read, and nothing waits but for the next statement."""
+        """Whether there are no contradictions and no unreadable messages, and nothing waits except for the
+        next statement."""
         return not self.contradicted and not self.unread and all(w.open_end for w in self.waits)
 
 
@@ -126,7 +127,7 @@ class Survey:
             found.contradicted += len(everything)
             found.contradictions += everything[: MAX_NOTED - len(found.contradictions)]
             released = self._recovery.drain()
-        # One that does not fit among those that do is a bad message, and no more.
+        # A single message that does not fit among others that do is only a bad message.
         self._mismatch = None
         times: dict[Time, int] = {}
         for updates, _ in released:

@@ -22,14 +22,14 @@ _COLOURS = {
 _KIND = 'xmlns="http://www.w3.org/2000/svg" font-family="monospace" font-size="12"'
 _LINE = 22
 _CHARACTER = 7.3
-# The least width of a column with numbers, and the width of one without; the room between two texts.
+# The minimum width of a column with numbers, the width of one without, and the space between two texts.
 _WIDE, _NARROW, _BETWEEN = 46, 10, 10
 _TOP = 30
 
 
 def svg(picture: Picture, title: str) -> str:
-    """The file's text. No two texts lie upon each other: a column with numbers is as wide as the longest time
-    or number, of narrow ones only every so many has its time above it."""
+    """The file's text. Texts never overlap: a column with numbers is as wide as the longest time or number;
+    of narrow columns only every n-th shows its time."""
     longest = _CHARACTER * max(map(len, picture.heads), default=0) + _BETWEEN
     counted = _CHARACTER * max((len(c.text) for line in picture.lines for c in line.cells), default=0)
     cell = ceil(max(_WIDE, longest, counted + _BETWEEN)) if picture.wide else _NARROW
@@ -78,6 +78,6 @@ def svg(picture: Picture, title: str) -> str:
 
 
 def _text(x: float, y: float, text: str) -> str:
-    # XML has no signs for control characters, which names of files may have.
+    # XML cannot represent control characters, which file names may contain.
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return f'<text x="{x:.1f}" y="{y}" xml:space="preserve">{escape(shown)}</text>'

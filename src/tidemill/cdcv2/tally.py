@@ -71,14 +71,14 @@ class Tally:
         self.kind: int | None = None
         # From `resume_from`, until a message of that kind has arrived.
         self._resumed: int | None = None
-        # Everything not beyond it was released; nothing about such times is kept or looked at.
+        # Everything not beyond it was released; nothing about such times is kept or examined.
         self.reported: Frontier = (0,)
-        # The least times that no statement covers. Beyond or at `reported`, always.
+        # The least times that no statement covers. Always at or beyond `reported`.
         self.progress: Frontier = (0,)
         # The statements that cover times beyond `reported`: to advance `progress`, and to name the statement
         # that says that a time is empty.
         self._coverage: Coverage = empty_coverage(INTEGERS)
-        # Times beyond `reported` of which anything is known.
+        # The state of times beyond `reported`.
         self._accounts: dict[Time, Account] = {}
         # The same times in order (for products an order that extends theirs), to find those of a region.
         self._order: list[Time] = []
@@ -86,7 +86,7 @@ class Tally:
         self._poisoned = 0
         # The results of the last calls; the owner takes them.
         self._found: list[Contradiction] = []
-        # Since when each element of `reported` is one, in microseconds of the monotonic clock.
+        # The time at which each element of `reported` became one, in microseconds of the monotonic clock.
         self._clock = clock or SystemClock()
         self._since: dict[Time, int] = {0: self._clock.monotonic_us()}
         # The digest of the stash's contents at a time. Raises NoDigest.
@@ -109,8 +109,8 @@ class Tally:
     # -- input -----------------------------------------------------------------------------------------------
 
     def agree(self, times: Iterable[Time], origin: str) -> None:
-        """Make sure that these are times of this stream's kind; the first ones say which that is. Called
-        when all else of a message was checked: one that is refused says nothing."""
+        """Checks that these times are of the stream's kind, which the first times determine. Called after all
+        other checks of a message, so that a refused message has no effect."""
         kinds = set(map(kind_of, times))
         if self._resumed is not None and len(kinds) == 1:
             if self._resumed not in kinds:
@@ -126,8 +126,8 @@ class Tally:
             self._learn(kinds.pop())
 
     def news(self, times: Sequence[Time]) -> list[bool]:
-        """For each of `times` (of the stream's kind) whether updates at it are wanted: it was neither
-        reported nor found contradictory. Those have accounts from here on."""
+        """For each of `times` (of the stream's kind), whether updates at it are needed: it was neither
+        reported nor found contradictory. Opens accounts for those."""
         reported = self.reported
         if self.kind == INTEGERS and reported:
             first = cast("int", reported[0])
@@ -140,7 +140,7 @@ class Tally:
         return wanted
 
     def open(self, times: Iterable[Time]) -> None:
-        """Have an account for each of `times`, all beyond `reported`."""
+        """Opens an account for each of `times`, all beyond `reported`."""
         accounts = self._accounts
         fresh = [t for t in times if t not in accounts]
         if not fresh:
@@ -154,7 +154,7 @@ class Tally:
             cast("list[Any]", self._order).sort()
 
     def observe(self, counts: Iterable[tuple[Time, int]], origin: str) -> None:
-        """So many more distinct updates at each of these times, which have accounts."""
+        """Adds these numbers of distinct updates to these times, which have accounts."""
         accounts = self._accounts
         for time, count in counts:
             account = accounts[time]
@@ -198,7 +198,7 @@ class Tally:
         self.progress = self._coverage.extend(self.progress, statement)
 
     def poison(self, time: Time, kind: str, first: str, second: str | None = None) -> None:
-        """A contradiction at `time`; it is not released if it was not yet."""
+        """Records a contradiction at `time`, which is not released if it was not yet."""
         if not beyond(self.reported, time):
             return
         self.open((time,))
@@ -300,7 +300,7 @@ class Tally:
             yield time, account.observed, account.declared, account.poison is not None
 
     def statements(self) -> Sequence[StatedSpan]:
-        """Those that reach beyond `reported`."""
+        """The number of statements that reach beyond `reported`."""
         return self._coverage.statements()
 
     @property
@@ -378,7 +378,7 @@ class Tally:
         statement: StatedSpan,
         counts: Sequence[tuple[Time, int]],
     ) -> bool:
-        """Poison the times of a statement that cannot be true; it is not taken in."""
+        """Poisons the times of a statement that cannot be true; the statement is not accepted."""
         lower, upper = statement.lower, statement.upper
         either = (*lower, *upper)
         bounds = minimal(compress(either, beyond_each(self.reported, either)))
@@ -446,12 +446,12 @@ class Tally:
         return list(compress(known, within_each(statement.lower, statement.upper, known)))
 
     def _holds(self, time: Time) -> bool:
-        """Does this element of `reported`, which is covered, still hold it?"""
+        """Whether this element of `reported`, which is covered, still blocks it."""
         account = self._accounts.get(time)
         return account is not None and not account.apart and self._blocked(time)
 
     def _blocked(self, time: Time) -> bool:
-        """Is this covered time not complete? (An uncovered one is beyond `progress` anyway.)"""
+        """Whether this covered time is incomplete. (An uncovered one is beyond `progress` anyway.)"""
         account = self._accounts[time]
         if account.poison is None and account.declared is not None:
             if account.apart or account.observed < account.declared:
@@ -483,7 +483,7 @@ class Tally:
         return []
 
     def _passed(self) -> list[Time]:
-        """Take the times that are not beyond `reported` out of the order."""
+        """Removes the times that are not beyond `reported` from the order."""
         if self.kind == INTEGERS or not self.reported:
             order = cast("list[Any]", self._order)
             count = bisect_left(order, self.reported[0]) if self.reported else len(order)

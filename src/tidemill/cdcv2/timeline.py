@@ -56,7 +56,7 @@ class Cell:
     state: TimelineState
     # "2/3": two of three updates; empty if nothing is counted.
     text: str = ""
-    # The history is complete before here.
+    # The history is complete before this column.
     frontier: bool = False
 
 
@@ -79,7 +79,7 @@ class Picture:
         return len(self.heads) <= WIDE_COLUMNS
 
     def states(self) -> list[TimelineState]:
-        """Those that appear."""
+        """The states that occur in the picture."""
         seen = {cell.state for line in self.lines for cell in line.cells}
         return [state for state in TimelineState if state in seen]
 

@@ -19,25 +19,25 @@ from tidemill.time import frontier
 Time = int | tuple[int, ...]
 Frontier = tuple[Time, ...]
 
-# The encodings carry a time's components as signed 64-bit integers; a stream begins at zero, so that the
-# least time is known before anything of it is.
+# The encodings represent a time's components as signed 64-bit integers. A stream begins at zero, so that the
+# least time is known before the stream is read.
 MAX_COMPONENT = 2**63 - 1
-# Components of one time. Rounds of nested iteration have two or three; the comparison of two times is a
-# loop over them, so a message must not choose how long it is.
+# Components of one time. Rounds of nested iteration have two or three. Comparing two times is a loop over
+# them, so a message must not determine its length.
 MAX_ARITY = 16
 
-# Where columns of numbers are faster than a loop: so many times, so many comparisons. And so many of those at
-# once, to stay in the processor's caches.
+# The thresholds from which numpy columns are faster than a loop: number of times, number of comparisons. And
+# the number of comparisons per step, to stay in the processor's caches.
 _WIDE = 32
 _MANY = 512
 _AT_ONCE = 1 << 18
 # The number of rows that are compared with one another and then with all rows after them.
 _BLOCK = 128
 
-# Of many times so many are shown in a text.
+# The number of times that a text shows.
 MAX_SHOWN = 5
 
-# The kind of a time: 0 for integers, else how many components a product has.
+# The kind of a time: 0 for integers, else the number of components of a product.
 INTEGERS = 0
 
 
@@ -70,7 +70,7 @@ def checked(value: Any, origin: str) -> Time:
 
 
 def items_of(value: Any, what: str, origin: str) -> Iterable[Any]:
-    """To go through, else an error that names it."""
+    """The items of the value; raises an error that names it if it is not iterable."""
     if isinstance(value, (list, tuple)):
         return cast("Sequence[Any]", value)
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
@@ -79,7 +79,7 @@ def items_of(value: Any, what: str, origin: str) -> Iterable[Any]:
 
 
 def shown(times: Sequence[Time]) -> str:
-    """A bound for people to read, which may have thousands of times."""
+    """A bound as text for people; it may have thousands of times."""
     if len(times) <= MAX_SHOWN:
         return str(list(times))
     return f"[{', '.join(map(str, times[:MAX_SHOWN]))} and {len(times) - MAX_SHOWN} more]"
@@ -93,7 +93,7 @@ def less_equal(a: Time, b: Time) -> bool:
 
 
 def join(a: Time, b: Time) -> Time:
-    """The least time that both are <= of."""
+    """The least time that is at or beyond both."""
     if isinstance(a, int):
         return max(a, cast("int", b))
     return tuple(max(x, y) for x, y in zip(a, cast("tuple[int, ...]", b), strict=True))
@@ -126,7 +126,7 @@ def _least(rows: np.ndarray) -> Frontier:
     found: list[Time] = []
     while len(rows):
         first, rows = rows[:_BLOCK], rows[_BLOCK:]
-        # Each is beyond itself, so one that is beyond nothing else is beyond one.
+        # Each row is beyond itself, so a minimal one is beyond exactly one.
         first = first[_beyond_rows(first, first, 1)]
         found += map(cast("Any", tuple), first.tolist())
         rows = rows[_beyond_rows(first, rows, 0)]
@@ -134,7 +134,7 @@ def _least(rows: np.ndarray) -> Frontier:
 
 
 def _beyond_rows(bound: np.ndarray, rows: np.ndarray, many: int) -> np.ndarray:
-    """Which of `rows` are beyond exactly so many of `bound`."""
+    """The rows that are beyond exactly `many` rows of `bound`."""
     found = np.zeros(len(rows), np.bool_)
     step = max(1, _AT_ONCE // max(1, len(bound)))
     for start in range(0, len(rows), step):
@@ -147,7 +147,7 @@ def _beyond_rows(bound: np.ndarray, rows: np.ndarray, many: int) -> np.ndarray:
 
 
 def beyond(bound: Sequence[Time], time: Time) -> bool:
-    """Is some element of `bound` <= `time`?"""
+    """Whether some element of `bound` <= `time`."""
     return any(less_equal(b, time) for b in bound)
 
 
@@ -179,5 +179,5 @@ def within_each(lower: Sequence[Time], upper: Sequence[Time], times: Sequence[Ti
 
 
 def within(lower: Sequence[Time], upper: Sequence[Time], time: Time) -> bool:
-    """Is `time` beyond `lower` and not beyond `upper`?"""
+    """Whether `time` is beyond `lower` and not beyond `upper`."""
     return beyond(lower, time) and not beyond(upper, time)

@@ -24,7 +24,7 @@ from tidemill.cdcv2.problems import InvalidMessage
 from tidemill.cdcv2.wording import Malformed, field, progress_record, sentence
 from tidemill.errors import InvalidValue
 
-# Longer data is known by its beginning and a hash of all of it: the stash keeps these texts.
+# Longer data is identified by its beginning and a hash of all of it: the stash keeps these texts.
 MAX_TEXT = 400
 # A line or a record: more than any transport carries.
 MAX_MESSAGE_BYTES = 256 << 20
@@ -56,7 +56,7 @@ def avro_reader(schema: str) -> Callable[[bytes, str], Message]:
         source = BytesIO(raw)
         try:
             found = fastavro.schemaless_reader(source, parsed, None)
-        except Exception as e:  # fastavro raises whatever it stumbles over
+        except Exception as e:  # fastavro raises errors of any type
             raise InvalidMessage("not a CDCv2 message in Avro", origin, detail=sentence(e)) from None
         if source.read(1):
             raise InvalidMessage("bytes behind the end of a CDCv2 message", origin)
@@ -113,7 +113,7 @@ def _progress(found: Any, origin: str) -> Progress:
         seal,
         origin,
     )
-    # A seal that holds has done its work; the contents are over columns, which are not known here.
+    # The seal was checked; the contents are digests over columns, which are unknown here.
     if seal is not None and _sealed(said):
         return replace(said, contents=None, seal=None)
     return said
@@ -149,7 +149,7 @@ def _plain(value: Any) -> str:
 
 
 def _positive(value: Any) -> Any:
-    """Zero has no sign where rows are compared."""
+    """Replaces a negative zero: comparisons of rows ignore the sign of zero."""
     if isinstance(value, float):
         return value + 0.0
     if isinstance(value, list):

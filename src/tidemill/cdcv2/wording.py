@@ -24,7 +24,7 @@ class Malformed(ValueError):
 
 
 def words(error: BaseException) -> str:
-    """In words: no full stop, one line."""
+    """The error as text: no full stop, one line."""
     match error:
         case Malformed():
             return str(error)
@@ -57,7 +57,7 @@ def words(error: BaseException) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """The same as a detail has it."""
+    """The same as a sentence for a detail."""
     text = words(error)
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -70,7 +70,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def brief(value: Any) -> str:
-    """The value as JSON has it, or the beginning of it."""
+    """The value as JSON, shortened."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):
@@ -104,8 +104,8 @@ def each(value: Any, what: str) -> Sequence[Any]:
 
 
 def progress_record(found: Any) -> dict[str, Any]:
-    """A message that is no list: an object with bounds and counts, which are lists, the counts of objects
-    with a time and a count. Raises Malformed."""
+    """A message that is not a list: an object with bounds and counts, which are lists; each count is an
+    object with a time and a count. Raises Malformed."""
     if not isinstance(found, dict):
         raise Malformed(f"a message is a list of updates or an object with progress, not {brief(found)}")
     record = cast("dict[str, Any]", found)
@@ -120,7 +120,7 @@ def progress_record(found: Any) -> dict[str, Any]:
 
 
 def whole(value: Any) -> int:
-    """A number as the encodings carry it. Raises Malformed."""
+    """An integer in the range of the encodings. Raises Malformed."""
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
         raise Malformed(f"not a number of 64 bits: {brief(value)}")
     return value

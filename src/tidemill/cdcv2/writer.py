@@ -53,9 +53,9 @@ class Writer:
         # The round's contents: the distinct updates per time, and the sum of their hashes.
         self._counts: dict[Time, int] = {}
         self._contents: dict[Time, int] = {}
-        # Batches that were given out to be sent and are not known to have arrived.
+        # Batches that were returned for sending and are not acknowledged yet.
         self._in_flight = 0
-        # The statement that was given out and is not known to have arrived.
+        # The statement that was returned for sending and is not acknowledged yet.
         self._stating: Progress | None = None
 
     @property
@@ -97,7 +97,7 @@ class Writer:
         return updates
 
     def acknowledged(self, batches: int = 1) -> None:
-        """So many of the batches given out are durable."""
+        """Reports that this number of returned batches is durable."""
         if batches > self._in_flight:
             raise Internal(f"{batches} batches acknowledged of {self._in_flight} that were sent")
         self._in_flight -= batches
@@ -121,7 +121,7 @@ class Writer:
         return progress
 
     def stated(self) -> None:
-        """The statement is durable: the next round begins."""
+        """Reports that the statement is durable: the next round begins."""
         if self._stating is None:
             raise Internal("a statement acknowledged that was not sent")
         self._lower = tuple(self._stating.upper)

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 # Threads for blocking work: reading and writing shards, planning, waiting for Spark. When all are busy,
 # further statements wait for a free one; commits do not need any.
 MAX_WORKERS = 64
-# A JVM that dies again and again (no memory) is not started more often than this.
+# The minimum interval between starts of a JVM that fails repeatedly (no memory).
 RESTART_SECONDS = 5.0
 # Statements that wait longer than this for Spark send their client a notice.
 SPARK_NOTICE_SECONDS = 0.5
@@ -106,7 +106,7 @@ class TidemillEngine:
         holder.append(spark)
         return cls(config, environment, catalog, spark)
 
-    # -- what the server layer sees ----------------------------------------------------------------
+    # -- interface of the server layer ----------------------------------------------------------------
 
     @property
     def ready(self) -> bool:

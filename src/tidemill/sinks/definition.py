@@ -34,9 +34,9 @@ class Definition:
     envelope: str = MATERIALIZE
     topic: str | None = None
     path: str | None = None
-    # The number under which the registry has the stream's schema: messages carry it. None: they carry none.
+    # The id of the stream's schema in the registry, which messages contain. None: they contain none.
     schema_id: int | None = None
-    # Which of so many writers it is.
+    # The number of this writer, and the number of writers.
     share: tuple[int, int] = WHOLE
     connection: ItemId | None = None
     registry: ItemId | None = None
@@ -46,7 +46,7 @@ class Definition:
 
     @property
     def target(self) -> str:
-        """The place: sinks with the same write one stream."""
+        """The target's identity: sinks with the same target write one stream."""
         place = {"connection": self.connection, "kind": self.kind, "path": self.path, "topic": self.topic}
         return json.dumps(place, sort_keys=True, separators=(",", ":"))
 
@@ -58,7 +58,7 @@ class Definition:
 
 
 def codec_of(sink: Sink, definition: Definition) -> Codec:
-    """Of the stream's messages; columns have the names that SQL has for them."""
+    """The codec of the stream's messages; columns have their SQL names."""
     if definition.envelope != MATERIALIZE:
         raise Internal(f"a sink with envelope {definition.envelope}")
     schema = arrow_schema(sink.desc)

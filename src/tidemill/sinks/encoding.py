@@ -26,8 +26,8 @@ ROWS_AT_ONCE = 1 << 16
 
 
 def update_columns(table: pa.Table, names: Sequence[str], schema: pa.Schema) -> Iterator[UpdateColumns]:
-    """Updates by their physical `names`, with time and diff, in pieces. Raises SinkError where a value is
-    null that the stream's schema says never is."""
+    """Updates with their physical column `names`, time and diff, in pieces. Raises SinkError if a value is
+    null that the stream's schema declares not null."""
     for first in range(0, table.num_rows, ROWS_AT_ONCE):
         part = table.slice(first, ROWS_AT_ONCE)
         columns = [contiguous(part.column(name)) for name in names]
@@ -44,7 +44,7 @@ def update_columns(table: pa.Table, names: Sequence[str], schema: pa.Schema) -> 
 
 
 def encoded(codec: Codec, updates: UpdateColumns) -> Iterator[bytes]:
-    """The messages that say it."""
+    """The encoded messages."""
     rows = len(updates)
     if not rows:
         return

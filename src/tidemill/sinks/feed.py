@@ -65,7 +65,7 @@ class SinkFeed(Protocol):
         ...
 
     def follow(self, from_: int) -> Follower:
-        """The changes at and after `from_`. Raises InvalidAsOf where they are forgotten."""
+        """The changes at and after `from_`. Raises InvalidAsOf if `from_` is before since."""
         ...
 
     def cancel(self) -> None:

@@ -26,7 +26,7 @@ def _text(data: bytes) -> bytes:
 
 
 def _number(value: int) -> bytes:
-    """As Avro has numbers that are not negative."""
+    """A non-negative number in Avro's encoding."""
     value <<= 1
     out = bytearray()
     while value >= 128:

@@ -18,17 +18,17 @@ from tidemill.sinks.target import SinkError
 
 
 class Lives:
-    """Of one writer in one folder."""
+    """The lives of one writer in one folder."""
 
     def __init__(self, folder: Path, writer: str, life: int) -> None:
         self._folder = folder
-        # A file for each. Names that begin with a dot are left alone by readers.
+        # One file for each. Readers ignore names that begin with a dot.
         self._known = folder / f".{writer}.lives"
         self._making = f".{writer}-"
         self._life = life
 
     def begin(self) -> None:
-        """Make this life known, and end earlier ones. Raises SinkError in an earlier one, and OSError."""
+        """Publishes this life, and ends earlier ones. Raises SinkError in an earlier one, and OSError."""
         self._known.mkdir(exist_ok=True)
         with open(self._known / f".{self._life}", "wb"):
             pass
@@ -42,11 +42,11 @@ class Lives:
                 _remove(self._folder / name)
 
     def path(self, number: int) -> Path:
-        """Of a file in the making."""
+        """The path of an unfinished file."""
         return self._folder / f"{self._making}{self._life}-{number}"
 
     def check(self) -> None:
-        """Raises SinkError where a later life is known, and OSError."""
+        """Raises SinkError if a later life exists, and OSError."""
         later = max(self._lives(), default=-1)
         if later > self._life:
             raise SinkError(

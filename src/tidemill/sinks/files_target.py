@@ -124,7 +124,7 @@ class FilesTarget:
         if file is not None:
             try:
                 try:
-                    file.close()  # which writes what it still holds
+                    file.close()  # which writes its buffer
                 finally:
                     os.unlink(file.name)
             except OSError:
@@ -134,7 +134,7 @@ class FilesTarget:
     # -- files
 
     def _append(self, message: bytes) -> int:
-        """How large the file is now."""
+        """Appends the messages; returns the size of the file."""
         if self._file is None:
             assert self._lives is not None
             self._file = open(self._lives.path(self._number), "xb")  # noqa: SIM115 closed when it is published
@@ -170,7 +170,7 @@ class FilesTarget:
 
 
 def last_upper(folder: Path, share: tuple[int, int]) -> int | None:
-    """The upper of the last statement in the folder that speaks for the updates of the share. Raises
+    """The upper of the last statement in the folder that covers the updates of the share. Raises
     SinkError."""
     try:
         return _last(_published(folder), share)
@@ -190,7 +190,7 @@ def _last(found: list[re.Match[str]], share: tuple[int, int]) -> int | None:
 
 
 def is_free(folder: Path) -> bool:
-    """Whether nothing is in the folder that a reader would read. Raises SinkError."""
+    """Whether the folder has no file that a reader would read. Raises SinkError."""
     try:
         return all(name.startswith((".", "_")) for name in os.listdir(folder))
     except FileNotFoundError:
@@ -200,7 +200,8 @@ def is_free(folder: Path) -> bool:
 
 
 def check_writable(folder: Path) -> None:
-    """Make the folder, and a file in it. Raises SinkError, and WrongObjectType where a file is in the way."""
+    """Creates the folder, and a test file in it. Raises SinkError, and WrongObjectType if the path is a
+    file."""
     in_the_way = next((p for p in (folder, *folder.parents) if p.exists() and not p.is_dir()), None)
     if in_the_way is not None:
         raise WrongObjectType(

@@ -28,15 +28,15 @@ from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kafka.client import Complaints, Unreachable, configuration, explain, refused
 from tidemill.sources.kafka.metadata import NoTopic
 
-# Sent and not acknowledged: enough for the brokers to be busy while the next messages are encoded. Each sink
-# has so much.
+# Messages sent and not acknowledged: enough to keep the brokers busy while the next messages are encoded. The
+# limit is per sink.
 MAX_IN_FLIGHT_BYTES = 32 << 20
 MAX_IN_FLIGHT = 10_000
-# A message for one row may be large; whether it is too large is the broker's to say.
+# A message for one row may be large; the broker decides whether it is too large.
 MAX_MESSAGE_BYTES = 64 << 20
 # After this time without an acknowledgement, and with reported errors, the target fails.
 SILENCE_SECONDS = 5.0
-# The client's own limit for a message, for brokers that neither answer nor hang up.
+# The client's own limit for a message, for brokers that neither answer nor close the connection.
 MESSAGE_SECONDS = 60.0
 _WAIT_SECONDS = 0.05
 
@@ -48,7 +48,7 @@ _SETTINGS: dict[str, str | int] = {
     "linger.ms": 1,
     "message.max.bytes": MAX_MESSAGE_BYTES,
     "message.timeout.ms": int(MESSAGE_SECONDS * 1000),
-    # Twice the limits here, so that these count.
+    # Twice the limits here, so that these take effect first.
     "queue.buffering.max.kbytes": 2 * MAX_IN_FLIGHT_BYTES // 1024,
     "queue.buffering.max.messages": 2 * MAX_IN_FLIGHT,
 }
@@ -89,7 +89,7 @@ class KafkaTarget:
         self._brokers = ""
         self._partitions = 1
         self._next = 0
-        # Messages and bytes that are not acknowledged, and when one last was (monotonic).
+        # Messages and bytes that are not acknowledged, and the time of the last acknowledgement (monotonic).
         self._messages = 0
         self._bytes = 0
         self._heard = 0.0
@@ -171,7 +171,7 @@ class KafkaTarget:
         self._written.in_flight = self._bytes
 
     def _wait(self, most_bytes: int, most_messages: int) -> None:
-        """Until no more than that is in flight."""
+        """Waits until at most this many bytes and messages are in flight."""
         producer = self._producer
         if producer is None:
             return

@@ -25,12 +25,12 @@ from tidemill.sources.kafka.metadata import CREATE_SECONDS, Admin, NoTopic
 
 # Where statements are.
 STATEMENTS = 0
-# A history is whole only from its beginning: topics that are made here keep everything.
+# A history is useful only from its beginning: topics that are created here keep everything.
 TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-# How far from the end of the partition the last statement is looked for, and how much farther each time. An
-# idle sink states once a second; before a statement may lie all messages of a snapshot.
+# The distance from the end of the partition at which the search for the last statement starts, and its
+# growth. An idle sink makes a statement once a second; all messages of a snapshot may precede a statement.
 FIRST_LOOK, FARTHER = 64, 16
-# How long the brokers may take to say where a topic begins and ends, of a sink that runs.
+# The time limit for reading a topic's first and last offsets, for a running sink.
 LOOK_SECONDS = 10.0
 
 _FORBIDDEN = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
@@ -150,7 +150,7 @@ def last_upper(
             if of in (share, WHOLE)
         ]
         if uppers:
-            # Of two writers the one that is behind may have spoken last.
+            # Of two writers, the one that is behind may have written last.
             return max(uppers)
         end, window = begin, window * FARTHER
     return None

@@ -42,8 +42,8 @@ FP_SETTLED = failpoints.register(
 )
 FP_STATED = failpoints.register("sink.stated", "a sink's statement is durable, nobody knows yet")
 
-# Changes are gathered for so long, or until they have so many bytes, before they are counted: a sink that
-# catches up makes few statements, and one that keeps up is late by no more than this.
+# Changes are collected for this time, or up to this number of bytes, before a statement counts them. So a
+# sink that catches up makes few statements, and the delay of one that keeps up is limited.
 GATHER_SECONDS = 0.1
 GATHER_BYTES = 32 << 20
 # Times that one statement counts: in JSON each takes some 40 bytes of a message.
@@ -85,7 +85,7 @@ class SinkMachine:
         return self._follower is not None
 
     def cancel(self) -> None:
-        """The step under way ends soon, with an error. From any thread."""
+        """Ends the current step soon, with an error. May be called from any thread."""
         self._cancelled = True
         self._feed.cancel()
 
@@ -107,8 +107,8 @@ class SinkMachine:
             raise
 
     def _begin(self) -> Follower | None:
-        """From the last statement on; without one from the beginning. None while the collection cannot be
-        read there."""
+        """Starts from the last statement; without one, from the beginning. Returns None while the collection
+        cannot be read at that time."""
         complete = self._feed.complete()
         if not complete:
             return None
@@ -132,7 +132,7 @@ class SinkMachine:
         return self._follower
 
     def _keep(self, at: int) -> None:
-        """Hold the collection at the time, or further back where it is held already."""
+        """Holds the collection at the time, or at an earlier one if it is already held there."""
         if self._hold is not None and self._hold.at <= at:
             return
         try:
@@ -175,7 +175,8 @@ class SinkMachine:
         return more
 
     def _take(self, changes: CollectionChanges) -> None:
-        """Send the changes; where they have more times than one statement should count, count in between."""
+        """Sends the changes. If they have more times than one statement should count, makes statements in
+        between."""
         for piece, upper in _by_times(changes.updates, changes.upper):
             if piece.num_rows:
                 self._send(piece)

@@ -30,11 +30,11 @@ from tidemill.sources.files.source import found_in
 from tidemill.sources.kafka.consume import Range, Wanted, read_range, settings_of
 from tidemill.sources.kafka.metadata import CREATE_SECONDS, Admin
 
-# Files at either end of a folder; messages at either end of a partition, and at the beginning of a JSON file:
-# until one of updates was found, for statements have no columns.
+# Files at either end of a folder; messages at either end of a partition, and at the beginning of a JSON file.
+# The search ends at the first updates, because statements have no columns.
 MAX_FILES = 8
 MAX_MESSAGES = 16
-# Partitions that are looked at, one after another: a statement waits.
+# The number of partitions that are read, one after another: a statement waits for this.
 MAX_PARTITIONS = 16
 # The bytes of a file that are read to find the beginning of its messages.
 MAX_BYTES = 1 << 20
@@ -104,7 +104,7 @@ def _records(settings: Mapping[str, str | int], of: Range) -> Iterator[tuple[int
 
 
 def _check_record(value: bytes | None, place: str, where: str, wished: Wished, seen: set[int]) -> None:
-    """`seen` are the numbers of schemas that were found to be right."""
+    """`seen` are the schema ids that were already accepted."""
     if value is None:
         raise _another(place, f"{where} has no value", wished)
     is_framed = len(value) >= FRAME and value[0] == 0
@@ -140,7 +140,7 @@ def _check_lines(found: Iterator[tuple[int, bytes | Broken]], place: str, where:
 
 
 def _decode(message: bytes, place: str, where: str, wished: Wished) -> bool:
-    """Whether it had updates, and so the columns that it should have."""
+    """Returns whether it had updates, and so the columns to compare."""
     try:
         (said,) = wished.codec.decode([message], [""])
     except InvalidMessage as e:
@@ -172,7 +172,7 @@ def _columns(schema: str) -> str:
     return ", ".join(f"{c.name} {c.type}{'' if c.nullable else ' NOT NULL'}" for c in found)
 
 
-# Of an object that is not in the state that it should be in, as PostgreSQL has it.
+# PostgreSQL's object_not_in_prerequisite_state.
 _REFUSED = "55000"
 
 

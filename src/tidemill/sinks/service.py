@@ -30,11 +30,11 @@ STEP_THREADS = 32
 
 @dataclass(slots=True)
 class _Sink(Stepped):
-    """A sink of the catalog and how it is here; `machine` once it is open. Guarded by the service's lock, but
-    for the machine, which is its step's."""
+    """A sink of the catalog and its state here; `machine` once it is open. Guarded by the service's lock,
+    except for the machine, which belongs to its step."""
 
     item: Sink
-    # As much of the catalog as it needs.
+    # The part of the catalog that it needs.
     catalog: CatalogState
     # The connections and secrets that it is opened with: when one changes, it is opened again.
     through: tuple[Item, ...]
@@ -66,7 +66,7 @@ class Sinks(Stepper[_Sink]):
     # -- following the catalog
 
     def _follow(self, state: CatalogState) -> None:
-        """Called under the catalog's lock: nothing here waits."""
+        """Called under the catalog's lock: nothing here may wait."""
         wanted = {item.id: item for item in state.sinks()}
         with self._changed:
             for item_id in self._all.keys() - wanted.keys():
@@ -133,7 +133,7 @@ class Sinks(Stepper[_Sink]):
     # -- notifications
 
     def moved(self, shards: Collection[str]) -> None:
-        """The shards have new updates, or time has gone on for them."""
+        """The shards have new updates, or their upper has advanced."""
         with self._changed:
             self._wake(self._all[i] for shard in shards for i in self._by_shard.get(shard, ()))
 

@@ -34,7 +34,7 @@ class Written:
     bytes: int = 0
     updates: int = 0
     statements: int = 0
-    # Sent and not yet acknowledged; bytes.
+    # Sent and not yet acknowledged, in bytes.
     in_flight: int = field(default=0)
 
 
@@ -79,7 +79,8 @@ class TargetWriter(Protocol):
         ...
 
     def settle(self) -> None:
-        """All that was sent is durable, or will be seen with the next statement and not without it."""
+        """On return all sent messages are durable, or will become visible together with the next statement,
+        not without it."""
         ...
 
     def state(self, message: bytes, upper: int) -> None:

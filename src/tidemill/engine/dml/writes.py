@@ -30,8 +30,8 @@ from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_insert_source, bind_update
 from tidemill.types.model import Column, SqlType
 
-# From the columns of a statement's source to those of the rows to retract and of those to insert, one of them
-# at least.
+# From the columns of a statement's source to the rows to retract and the rows to insert; at least one of
+# them.
 Split = Callable[[Columns], tuple[Columns | None, Columns | None]]
 
 

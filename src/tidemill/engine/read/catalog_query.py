@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from tidemill.engine.session.session import EngineSession
 
 
-# Rows that a query with nothing but functions in FROM may make here; for more Spark is faster.
+# The maximum number of rows that a query with only functions in FROM may produce here; Spark is faster for
+# more.
 FEW_STEPS = 10_000
 
-# Of the process: keyed by the very catalog state, so that two engines in one process do not meet.
+# Per process; the key is the catalog state itself, so that two engines in one process do not share entries.
 _KEPT = KeptRows()
 
 
@@ -50,7 +51,7 @@ class CatalogQueryPlan:
     local: LocalQuery
     catalog: CatalogState
     session: EngineSession
-    # Whether it names a relation; else it has functions in FROM alone.
+    # Whether it names a relation; otherwise FROM has functions only.
     reads: bool
     tag: str = "SELECT"
 
@@ -81,9 +82,9 @@ class CatalogQueryPlan:
         return await reading.answer(session, self.catalog, self.bound, None, params)
 
     async def table(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:
-        # No read of the transaction's time, so that it neither needs nor makes one that only reads: drivers
-        # look up types and tables in the midst of writing. On a worker thread: the largest catalogs take
-        # some tenths of a second.
+        # This is no read at the transaction's time: it neither needs nor starts a read-only transaction,
+        # because drivers look up types and tables between writes. It runs on a worker thread: the largest
+        # catalogs take some tenths of a second.
         return await session.interrupt.guard(session.blocking(self._answer, session, params))
 
     def _answer(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:

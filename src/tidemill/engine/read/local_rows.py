@@ -11,7 +11,7 @@ from tidemill.engine.api import Rows
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import TEXT, Column, RelationDesc
 
-# Rows per batch, so that encoding and sending overlap and a slow client holds little.
+# Rows per batch, so that encoding and sending overlap and a slow client uses little memory.
 BATCH_ROWS = 64 * 1024
 
 

@@ -23,7 +23,7 @@ class GuardedRows:
     def __init__(self, batches: AsyncIterator[pa.RecordBatch], interrupt: Interrupt) -> None:
         self._batches = batches
         self._interrupt = interrupt
-        # The statement that they are of: their end is the end of no later one.
+        # The statement of these rows: their end must not end a later one.
         self._statement = interrupt.statement
         # The read in progress; done when nothing awaits one.
         self._reading: asyncio.Future[pa.RecordBatch] | None = None

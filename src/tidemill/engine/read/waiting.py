@@ -86,7 +86,7 @@ def permanent_failure(engine: TidemillEngine, item: SourceRelation, ts: int) -> 
 
 def explain(error: QueryCanceled, engine: TidemillEngine, inputs: Sequence[SourceRelation], ts: int) -> None:
     """Adds to the error which of its inputs the statement was waiting for."""
-    with suppress(UndefinedObject):  # dropped meanwhile: the statement is stopped in any case
+    with suppress(UndefinedObject):  # dropped during the wait: the statement is stopped in any case
         late = [item for item in inputs if engine.collections.readable(item) <= ts]
         _told(error, [waiting_for(engine, item, ts) for item in late[:MAX_NAMED]], len(late) - MAX_NAMED)
 

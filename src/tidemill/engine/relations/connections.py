@@ -37,7 +37,7 @@ def _kafka_sources(s: Situation) -> Rows:
     for source in s.catalog.sources():
         if source.type == KAFKA:
             found: dict[str, Any] = json.loads(source.definition)
-            # The older spelling has the broker's address in the place of a connection.
+            # The older syntax has the broker's address in place of a connection.
             connection = found["connection"] if isinstance(found["connection"], str) else None
             rows.append(
                 (source.id, connection, found["topic"], found["group_id_prefix"], found["refresh_ms"])

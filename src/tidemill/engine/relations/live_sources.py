@@ -70,7 +70,7 @@ class LiveSources:
                 beside = state.dead_letters(relation)
                 letters = None if beside is None else by_shard.get(beside.shard)
                 found = self._finder.find(shard, complete)
-                # Nothing is ever taken from dead letters: updates are rows.
+                # Dead letters have no retractions: updates are rows.
                 aside = None if letters is None else sum(part.rows for part in letters.parts)
                 if found.count or aside is not None:
                     rows.append(ErrorsRow(item.id, relation.id, found, aside))
@@ -142,7 +142,7 @@ def _indexed(machine: SourceMachine) -> int | None:
     """The number of keys in its upsert state: each has a row or an error in the collection now. None if it
     keeps no such state."""
     keyed = [feed.rows.parts for feed in machine.feeds if machine.source.outputs[feed.output].key is not None]
-    # Diffs are 1 and -1 only, for a key is part of its row.
+    # Diffs are only 1 and -1, because the key is part of the row.
     return sum(part.rows - 2 * part.retractions for parts in keyed for part in parts) if keyed else None
 
 

@@ -33,7 +33,7 @@ class SinkRow:
     statements: int
     in_flight: int
     frontier: int | None
-    # How far it is behind the clock; milliseconds.
+    # The lag behind the clock, in milliseconds.
     lag: int | None
 
 

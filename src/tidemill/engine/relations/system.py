@@ -338,7 +338,7 @@ _SPECS: list[Spec] = [
     INFO_SCHEMATA,
     INFO_TABLES,
     INFO_COLUMNS,
-    # Behind the others: ids follow the order.
+    # After the others: ids follow the order.
     *SOURCE_SPECS,
     *CONNECTION_SPECS,
     *SUBSCRIPTION_SPECS,

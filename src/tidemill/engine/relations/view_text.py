@@ -25,7 +25,7 @@ Parts = tuple[str, ...]
 # The name as written; the name to write; the columns that `*` means if there are more today.
 _Naming = tuple[Parts, Parts, Parts | None]
 
-# Texts that are kept rendered. Clients ask for all views of a database after every change of one.
+# The number of rendered texts in the cache. Clients read all views of a database after every change of one.
 KEPT_TEXTS = 4096
 
 

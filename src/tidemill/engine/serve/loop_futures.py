@@ -37,7 +37,7 @@ class LoopFutures:
                 try:
                     loop.call_soon_threadsafe(self._deliver)
                 except RuntimeError:
-                    pass  # the loop is closed: nobody waits any more
+                    pass  # the loop is closed: no caller waits any more
 
         future.add_done_callback(completed)
         await waiter

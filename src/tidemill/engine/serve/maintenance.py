@@ -20,7 +20,7 @@ from tidemill.views.service import Views
 
 log = logging.getLogger(__name__)
 
-# Small parts pile up at one per commit; at this interval a busy table has gathered some hundreds at most.
+# Each commit adds a small part; in this interval a busy table collects some hundreds at most.
 INTERVAL_SECONDS = 1.0
 
 
@@ -42,8 +42,7 @@ class MaintenanceLoop:
         self._ingestion = ingestion
         self._views = views
         self._sinks = sinks
-        # Of relations that say nothing themselves, unless ALTER SYSTEM SET default_retain_history says
-        # otherwise.
+        # For relations without RETAIN HISTORY, unless ALTER SYSTEM SET default_retain_history changes it.
         self._retain_ms = retain_history_ms
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)

@@ -20,7 +20,7 @@ from tidemill.errors import LimitExceeded, TidemillError
 # The memory that a cursor WITH HOLD may use after its transaction has ended.
 HOLD_LIMIT_BYTES = 64 << 20
 
-# How often rows that are being made ready are looked for.
+# The polling interval for rows that are being converted.
 LOOK_SECONDS = 0.01
 
 _releasing: set[asyncio.Future[None]] = set()
@@ -152,4 +152,4 @@ async def _release(
     try:
         await close_batches(batches)
     except (TidemillError, RuntimeError):
-        pass  # it was closed while it failed; whoever read it has the error
+        pass  # it was closed while it failed; its reader has the error

@@ -18,9 +18,9 @@ class Identity:
     def __init__(self, login: Role, variables: Variables) -> None:
         self.login_name = login.name
         self._variables = variables
-        # The ids of the roles that the session proved it may be, by name.
+        # The ids of the roles that the session may be, as checked, by name.
         self._role_ids = {login.name: login.id}
-        # The last answer of `privileges`, and the variables it was made from.
+        # The last result of `privileges`, and its inputs.
         self._privileges: Privileges | None = None
         self._privileges_at = variables.generation
 

@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 class Interrupt:
     def __init__(self) -> None:
-        # A statement runs; it is the how manieth of the session.
+        # Whether a statement runs, and its number in the session.
         self.running = False
         self.statement = 0
         # Set by a cancel. Each waiter in `guard` has a future that is resolved while it waits.
         self._canceled = False
         self._waiting: list[asyncio.Future[None]] = []
-        # Seconds of guarded waiting that the statement has left; None: as long as it takes.
+        # The remaining seconds of guarded waiting for the statement; None: no limit.
         self._left: float | None = None
 
     def begin(self, timeout_ms: int) -> None:
@@ -90,6 +90,5 @@ class Interrupt:
         if stop is not None:
             stop()
         work.cancel()
-        # The thread behind it may still finish or fail: look at its exception so that asyncio does not
-        # report it as lost.
+        # The thread may still finish or fail: read its exception so that asyncio does not report it as lost.
         work.add_done_callback(lambda f: None if f.cancelled() else f.exception())

@@ -17,7 +17,7 @@ from tidemill.config import Config
 from tidemill.engine.api import StartupOptions
 from tidemill.errors import Internal, UndefinedObject
 
-# A parameter of the catalog that is neither shown nor set: `Logins.key`.
+# A hidden parameter of the catalog that cannot be set: `Logins.key`.
 LOGIN_KEY = "login_key"
 
 

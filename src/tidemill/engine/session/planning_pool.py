@@ -21,15 +21,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# PlanningPool up to this many characters are parsed and planned on the event loop: it takes a fraction of a
-# millisecond for most (measured: 0.15 ms for a short INSERT), a change of threads costs as much, and far
-# more on a busy machine.
+# Texts of up to this many characters are parsed and planned on the event loop. Most take a fraction of a
+# millisecond (measured: 0.15 ms for a short INSERT). A thread switch costs as much, and far more on a busy
+# machine.
 SHORT = 500
-# Characters. Below it a text takes some tens of milliseconds.
+# Characters. A shorter text takes some tens of milliseconds.
 LONG = 64 * 1024
 # They share the interpreter: more at once would not be faster, and would need the memory of all of them.
 AT_ONCE = 2
-# How long after a long text its leavings are looked for. Often more of them follow, or it is executed.
+# The delay between a long text and the collection. Often more long texts follow, or the statement is
+# executed.
 LEAVINGS_SECONDS = 2.0
 
 _lock = threading.Lock()

@@ -27,19 +27,19 @@ MAX_PORTALS = 1000
 class Portal:
     """An open portal."""
 
-    # Its transaction's end does not close it.
+    # The end of its transaction does not close it.
     hold = False
     # FETCH returns its rows in binary.
     binary = False
     # The bytes of the client's message that it keeps.
     size = 0
-    # Its rows as SQL fetches them: of a portal of Bind only after the first FETCH.
+    # Its rows as SQL fetches them; for a portal of Bind only after the first FETCH.
     cursor: SqlCursor | None = None
     # Its statement runs now: it cannot be closed or fetched from.
     active = False
     # Its statement failed.
     failed = False
-    # Of Execute that has sent all; `counted` as in `api.Rows`.
+    # Of an Execute that has sent all rows; `counted` as in `api.Rows`.
     tag = "SELECT"
     counted = True
     # The client has received a description of its columns.
@@ -47,7 +47,7 @@ class Portal:
 
     def __init__(self, columns: tuple[Column, ...] | None, text: str | None) -> None:
         self.columns = columns
-        # The statement, None where pg_cursors must not show it.
+        # The statement; None if pg_cursors must not show it.
         self.text = text
         self.created = datetime.now(UTC)
 
@@ -67,7 +67,7 @@ class BoundPortal(Portal):
         super().__init__(columns, text)
         self.prepared = prepared
         self.params = params
-        # It was executed, if not to its end.
+        # Execution has started, and may not be complete.
         self.started = False
 
     def unsent(self) -> AsyncIterator[pa.RecordBatch] | None:

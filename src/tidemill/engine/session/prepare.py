@@ -47,7 +47,7 @@ class ExecutePlan:
     """EXECUTE name (arguments): the kept statement's plan, with the arguments as its parameters."""
 
     inner: Plan
-    # The arguments' values as far as they are known already; else the one row that they make.
+    # The arguments' values that are already known; otherwise the one row that computes them.
     values: Sequence[Value] | None
     row: BoundQuery | None
     catalog: CatalogState
@@ -83,7 +83,7 @@ def plan_execute(s: EngineSession, statement: ast.Execute, catalog: CatalogState
     try:
         prepared = s.statements.get(statement.name.value)
     except UndefinedObject:
-        # It may be there when this runs.
+        # It may exist when this runs.
         return Action(lambda s: _execute_now(s, statement))
     kept = cast(KeptStatement, prepared.statement)
     if kept.parsed is None:

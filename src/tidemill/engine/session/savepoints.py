@@ -23,7 +23,7 @@ from tidemill.sql import ast
 if TYPE_CHECKING:
     from tidemill.engine.session.session import EngineSession
 
-# Each holds a list of the writes before it. Drivers nest a handful, a loop that never releases makes more.
+# Each holds a list of the writes before it. Drivers nest a handful; a loop that never releases creates more.
 MAX_SAVEPOINTS = 1000
 
 
@@ -60,7 +60,7 @@ def plan_release(statement: ast.ReleaseSavepoint) -> Action:
     async def act(s: EngineSession) -> Outcome:
         transaction = _block(s, "RELEASE SAVEPOINT")
         at = _index(transaction, statement.name)
-        # READ ONLY lasts as long as the savepoint that it was set in, as in PostgreSQL.
+        # READ ONLY lasts as long as the savepoint in which it was set, as in PostgreSQL.
         transaction.read_only = transaction.savepoints[at].read_only
         del transaction.savepoints[at:]
         return Complete("RELEASE")

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Statements after which the modes of their transaction stay as they are.
+# Statements after which the modes of their transaction cannot change.
 _QUERIES = (
     ast.Query,
     ast.Insert,
@@ -98,14 +98,14 @@ class EngineSession:
         self.preparer = Preparer(self, self.statements)
         self.interrupt = Interrupt()
         self._events = ClientEvents(self.variables)
-        # The last answer of `info`, and of which variables and which time of the catalog it was made.
+        # The last result of `info`, with the variables, the catalog and the time that it was made from.
         self._info: SessionInfo | None = None
         self._info_at = (0, 0)
         # Other statements of the client are part of the implicit transaction (see `execute`).
         self._in_implicit_block = False
-        # Whether the statement that runs now is all that its implicit transaction will hold (see `execute`).
+        # Whether the running statement is the only one of its implicit transaction (see `execute`).
         self.alone = False
-        # When it began: statement_timestamp(). The first of a transaction begins it.
+        # Its start time: statement_timestamp(). The first statement of a transaction starts it.
         self._statement_began = self.connected_at
         # The change that the running statement has committed on its own (`changes.by_itself`).
         self.at_once: str | None = None
@@ -140,7 +140,7 @@ class EngineSession:
             elif variable.read_only:
                 self.notice(Notice(f'parameter "{name}" cannot be changed; ignored', "WARNING"))
 
-    # -- what the server layer sees ----------------------------------------------------------------
+    # -- interface of the server layer ----------------------------------------------------------------
 
     @property
     def transaction_status(self) -> str:
@@ -303,7 +303,7 @@ class EngineSession:
             return
         self._closed = True
         if self.transaction is not None:
-            self.transaction.lasting.clear()  # nobody is there to be told
+            self.transaction.lasting.clear()  # the client is gone
         self.interrupt.cancel()
         self._end(committed=False)
         self.statements.clear()

@@ -18,7 +18,7 @@ from tidemill.errors import InvalidValue, TidemillError
 ISOLATION_LEVELS = {
     "strict serializable": "strict serializable",
     "serializable": "serializable",
-    # PostgreSQL's weaker levels are served by a stronger one, as the SQL standard allows.
+    # A stronger level replaces PostgreSQL's weaker ones, as the SQL standard allows.
     "repeatable read": "serializable",
     "read committed": "serializable",
     "read uncommitted": "serializable",
@@ -38,7 +38,7 @@ def text(name: str, value: str) -> str:
     return value
 
 
-# PostgreSQL takes any beginning of these words, but for `o`.
+# PostgreSQL accepts any prefix of these words, except `o`.
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 

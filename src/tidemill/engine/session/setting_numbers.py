@@ -16,7 +16,7 @@ from tidemill.errors import InvalidValue
 
 INT_MAX = 2**31 - 1
 
-# Hexadecimal, octal and decimal as C's strtol reads them, and decimal fractions; then perhaps a unit.
+# Hexadecimal, octal and decimal as C's strtol reads them, and decimal fractions; then an optional unit.
 _WHOLE = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|\d+)")
 _FLOAT = re.compile(
     r"\s*[+-]?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf(?:inity)?|nan)", re.I
@@ -103,7 +103,7 @@ def _converted(name: str, value: str, n: float, end: int, unit: SettingUnit | No
         raise invalid(name, value, unit.hint)
     given = unit.units[found[1]]
     n *= given
-    # A fraction of a unit is rounded to whole ones of the next smaller.
+    # A fraction of a unit is rounded to a whole number of the next smaller unit.
     smaller = [size for size in unit.units.values() if size < given]
     if smaller and math.isfinite(n):
         n = round(n / smaller[0]) * smaller[0]

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from tidemill.engine.session.session import EngineSession
     from tidemill.sql.parse import ParsedStatement
 
-# Texts that are kept with their plans, some 20 kB each, and hashes of those seen last.
+# The number of texts that are kept with their plans, some 20 kB each, and of hashes of recent texts.
 MAX_KEPT = 8
 MAX_SEEN = 8
 
 
-# Statements that PostgreSQL analyses when they are bound; all others only when they run.
+# Statements that PostgreSQL analyses at Bind; it analyses all others only when they run.
 _ANALYSED = (
     *(ast.Query, ast.Insert, ast.Update, ast.Delete, ast.Subscribe, ast.Declare, ast.Explain),
     ast.CreateTableAs,

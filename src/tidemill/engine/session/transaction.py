@@ -43,11 +43,11 @@ class Transaction:
     isolation: str
     failed: bool = False
     mode: Mode = Mode.OPEN
-    # A query has run: READ WRITE and ISOLATION LEVEL come too late.
+    # A query has run: READ WRITE and ISOLATION LEVEL are too late.
     queried: bool = False
     # The one time of all reads; chosen by the first of them.
     read_ts: int | None = None
-    # The same of reads on other timelines than ours, by their names.
+    # The same for reads on other timelines, by name.
     on_timelines: dict[str, int] = field(default_factory=dict[str, int])
     # Updates per shard (physical columns and mz_diff), in the order they were made; later statements read
     # them on top of the shard.

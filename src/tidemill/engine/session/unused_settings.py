@@ -34,7 +34,7 @@ BOOLEANS: Mapping[str, str] = {
 }
 # Nothing waits for a lock.
 DURATIONS: Mapping[str, str] = {"lock_timeout": "0"}
-# Default, least and greatest.
+# Default, minimum and maximum.
 INTEGERS: Mapping[str, tuple[int, int, int]] = {
     "default_statistics_target": (100, 1, 10_000),
     "from_collapse_limit": (8, 1, 2**31 - 1),
@@ -55,7 +55,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "constraint_exclusion": ("partition", "partition", "on", "off"),
     "plan_cache_mode": ("auto", "auto", "force_generic_plan", "force_custom_plan"),
     "session_replication_role": ("origin", "origin", "replica", "local"),  # there are no triggers
-    # Every commit is durable before it is answered.
+    # Every commit is durable before it is confirmed.
     "synchronous_commit": ("on", "local", "remote_write", "remote_apply", "on", "off"),
     "xmloption": ("content", "content", "document"),
 }

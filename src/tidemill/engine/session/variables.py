@@ -260,7 +260,7 @@ _SYSTEM = [
     ),
 ]
 
-# SET and SHOW spell these in their own ways.
+# SET and SHOW have special syntax for these.
 ALIASES = {
     "time zone": "timezone",
     "transaction isolation level": "transaction_isolation",
@@ -277,7 +277,7 @@ SYSTEM_PARAMETERS: Mapping[str, Variable] = {v.name: v for v in _SYSTEM}
 REPORTED_NAMES = {"datestyle": "DateStyle", "intervalstyle": "IntervalStyle", "timezone": "TimeZone"}
 
 
-# Variables of the application's own, as PostgreSQL lets it have them: my_app.user_id.
+# Custom variables, as in PostgreSQL: my_app.user_id.
 MAX_OWN = 1_000
 _OWN_NAME = re.compile(r"[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)+")
 
@@ -314,8 +314,8 @@ class Variables:
         self._values: dict[str, str] = {}
         self._local: dict[str, str] = {}
         self._own: dict[str, Variable] = {}
-        # Values when the transaction began, for a rollback. The very same object as long as nothing was set:
-        # `_values` is never changed, only replaced.
+        # The values at the start of the transaction, for a rollback. The same object while nothing was set:
+        # `_values` is never modified, only replaced.
         self._saved: dict[str, str] | None = None
         # Incremented whenever a value may have changed: earlier plans are made again.
         self.generation = 0

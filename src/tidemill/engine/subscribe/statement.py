@@ -99,7 +99,7 @@ class SubscribePlan:
         gone = partial(_gone, engine, {i.id: relation_dropped(self.catalog, i) for i in self.inputs.items})
         error = gone()
         if error is not None:
-            # While its first time was waited for.
+            # It was dropped while the statement waited for its first time.
             raise error
         shards = frozenset(await session.blocking(self._shards, session))
         if self.collection is not None:

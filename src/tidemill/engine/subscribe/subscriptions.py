@@ -51,7 +51,7 @@ class Subscriptions(Collector):
         self._now = now
         self._ids = itertools.count(1)
         self._live: dict[int, LiveSubscription] = {}
-        # Since the server runs: subscriptions by kind of output, and those that fell behind.
+        # Since the server started: subscriptions by kind of output, and those that fell behind.
         self._opened: Counter[str] = Counter()
         self._fell_behind = 0
         # Of those that have ended.

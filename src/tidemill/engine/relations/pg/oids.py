@@ -40,7 +40,7 @@ _KNOWN = {
     "pg_am": 2601,
     "pg_shdescription": 2396,
 }
-# Above all that items can have in a catalog of a million: keys (64 numbers per table: index and constraint of
+# Above the OIDs of all items in a catalog of a million: keys (64 numbers per table: index and constraint of
 # each), and defaults (one per column).
 _KEYS = 1 << 30
 _PER_TABLE = 64

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # A type that PostgreSQL does not have is shown as "any".
 _POLY = {Poly.ELEMENT: 2283, Poly.ARRAY: 2277}
 _ANY = 2276
-# 28 bits of the signature's checksum, above all OIDs that are given out in order.
+# 28 bits of the signature's checksum, above all OIDs that are assigned in sequence.
 _FIRST = 0x30000000
 _BITS = 0x0FFFFFFF
 INTERNAL, SQL = 12, 14

@@ -27,7 +27,7 @@ from tidemill.engine.relations.sources import Spec
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
 
-# The access method that indexes of keys are shown with. Tables have none to name.
+# The access method that is shown for indexes of keys. Tables have none.
 BTREE = 403
 # The operator class of every key's column: ordered by its type's default order.
 DEFAULT_OPCLASS = 1978

@@ -76,7 +76,7 @@ class World:
                 yield relation, number
 
 
-# Sessions ask again and again about the state of now; each database has its own view of it.
+# Sessions read the current state repeatedly; each database has a separate view of it.
 @cached(8)
 def world(catalog: CatalogState, database: str) -> World:
     schemas = catalog.schemas(catalog.database(database).id)
