@@ -134,7 +134,7 @@ class FilesTarget:
     # -- files
 
     def _append(self, message: bytes) -> int:
-        """Appends the messages; returns the size of the file."""
+        """Appends one message; returns the size of the file."""
         if self._file is None:
             assert self._lives is not None
             self._file = open(self._lives.path(self._number), "xb")  # noqa: SIM115 closed when it is published
