@@ -87,6 +87,9 @@ class Bound:
     values: Sequence[object] = ()
 
 
+NO_PARAMS = Bound()
+
+
 @dataclass(slots=True)
 class Complete:
     """The statement is complete and returns no rows. Holds the command tag, e.g. `INSERT 0 3`."""

@@ -131,10 +131,9 @@ class Portals:
         for name in [n for n in self._open if n not in known]:
             self._forget(name, self._open[name])
 
-    def held(self) -> Iterator[SqlCursor]:
-        for portal in self._open.values():
-            if portal.hold and portal.cursor is not None:
-                yield portal.cursor
+    def held(self) -> list[SqlCursor]:
+        """The cursors WITH HOLD."""
+        return [p.cursor for p in self._open.values() if p.hold and p.cursor is not None]
 
     def fail(self, names: frozenset[str]) -> None:
         """Called when a transaction block fails: its portals that are not among `names`, which existed
@@ -145,6 +144,8 @@ class Portals:
 
     def end(self, *, committed: bool) -> None:
         """Called when the transaction has ended."""
+        if not self._open:
+            return
         for name, portal in list(self._open.items()):
             cursor = portal.cursor
             if cursor is None or not (cursor.kept and (committed or cursor.kept_before)):

@@ -105,7 +105,8 @@ class Preparer:
     async def bind(self, prepared: PreparedStatement) -> tuple[Column, ...] | None:
         statement = cast(KeptStatement, prepared.statement)
         if statement.analysed:
-            await self.plan(prepared)
+            if statement.plan(self._session, self._session.engine.catalog.state) is None:
+                await self.plan(prepared)
         elif statement.follows_name:
             try:
                 await self.plan(prepared)

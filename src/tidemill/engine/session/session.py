@@ -16,6 +16,7 @@ from tidemill import caches
 from tidemill.catalog.items import Role
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import (
+    NO_PARAMS,
     Bound,
     CopyIn,
     CopyOut,
@@ -181,7 +182,7 @@ class EngineSession:
 
     async def read_params(self, prepared: PreparedStatement, params: Sequence[Param]) -> Bound:
         if not params:
-            return Bound()
+            return NO_PARAMS
         zone = self.variables.get("timezone")
         size = sum(len(p.data or b"") for p in params)
         return Bound(await self._computing(size, decode_params, prepared.param_types, params, zone))
@@ -226,7 +227,10 @@ class EngineSession:
     async def run(self, prepared: PreparedStatement, params: Sequence[Param] | Bound) -> Outcome:
         """Within a statement: the query that a FETCH starts runs in the FETCH's statement."""
         statement = cast(KeptStatement, prepared.statement)
-        planned = await self.preparer.plan(prepared)
+        # Most plans are current: a coroutine for the look would cost a small statement too much.
+        planned = statement.plan(self, self.engine.catalog.state)
+        if planned is None:
+            planned = await self.preparer.plan(prepared)
         if planned is None or statement.parsed is None:
             raise Internal("a statement without a plan")
         if not isinstance(params, Bound):
@@ -255,7 +259,10 @@ class EngineSession:
         if self.transaction is None:
             self.portals.end(committed=True)
         elif not self.transaction.explicit:
-            await self.commit()
+            if self.transaction.writes or self.transaction.failed or self.portals.held():
+                await self.commit()
+            else:
+                self._end(committed=True)
 
     async def fail(self) -> None:
         self.interrupt.end()
@@ -427,7 +434,7 @@ class EngineSession:
             self._end(committed=False)
             return False
         try:
-            for cursor in list(self.portals.held()):
+            for cursor in self.portals.held():
                 await cursor.keep()
             if transaction.writes:
                 await self.engine.commits.commit(transaction)

@@ -59,7 +59,9 @@ class KeptStatement:
     """The value of `PreparedStatement.statement`: the parsed statement, and its plan as long as that is
     current."""
 
-    __slots__ = ("_basis", "_plan", "declared_types", "fixed", "param_types", "parsed")
+    __slots__ = (
+        *("_basis", "_plan", "analysed", "declared_types", "fixed", "follows_name", "param_types", "parsed"),
+    )
 
     def __init__(
         self, parsed: ParsedStatement | None, types: tuple[SqlType | None, ...], *, fixed: bool
@@ -70,6 +72,11 @@ class KeptStatement:
         # The types of the parameters: those that the client declared, and those inferred since.
         self.declared_types = self.param_types = types
         self.fixed = fixed
+        statement = None if parsed is None else parsed.statement
+        # PostgreSQL analyses it at Bind. (Both are asked for with every execution.)
+        self.analysed = isinstance(statement, _ANALYSED)
+        # The result of EXECUTE and FETCH depends on the object that the name denotes when they run.
+        self.follows_name = isinstance(statement, ast.Execute | ast.Fetch)
         self._plan: Plan | None = None
         self._basis: Basis | None = None
 
@@ -93,7 +100,7 @@ class KeptStatement:
             or known.catalog is not catalog
             or known.variables != session.variables.generation
             or known.read_only != session.read_only
-            or known.named is not self._named(session)
+            or (self.follows_name and known.named is not self._named(session))
             or not caches.ENABLED
         ):
             return None
@@ -110,21 +117,14 @@ class KeptStatement:
         return self._plan is not None
 
     def _named(self, session: EngineSession) -> object:
+        if not self.follows_name:
+            return None
         statement = None if self.parsed is None else self.parsed.statement
         if isinstance(statement, ast.Execute):
             return session.statements.find(statement.name.value)
         if isinstance(statement, ast.Fetch):
             return session.cursor_columns(statement.cursor.value)
         return None
-
-    @property
-    def follows_name(self) -> bool:
-        """The result of EXECUTE and FETCH depends on the object that the name denotes when they run."""
-        return self.parsed is not None and isinstance(self.parsed.statement, ast.Execute | ast.Fetch)
-
-    @property
-    def analysed(self) -> bool:
-        return self.parsed is not None and isinstance(self.parsed.statement, _ANALYSED)
 
 
 def check_result(before: Sequence[Column] | None, now: Sequence[Column] | None) -> None:

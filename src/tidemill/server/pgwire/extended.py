@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tidemill.engine.api import (
-    Bound,
+    NO_PARAMS,
     Complete,
     CopyIn,
     CopyOut,
@@ -82,7 +82,7 @@ class Extended:
                 raise InvalidValue(f"unsupported format code: {code}", sqlstate="22023")
         size = sum([len(data) for data in message.params if data is not None])
         self._kept.check_new_portal(message.portal, size)
-        params = Bound()
+        params = NO_PARAMS
         if expected:
             given = [Param(data, f) for data, f in zip(message.params, formats, strict=True)]
             params = await self._session.read_params(prepared, given)

@@ -201,7 +201,8 @@ class Conductor:
         await self._session.sync()
         if tag is not None:
             self._line.outbox.put(replies.command_complete(tag))
-        await self._kept.released()
+        if self._kept.releasing:
+            await self._kept.released()
         self._ready()
 
     async def _statement(self, statement: PreparedStatement, *, in_block: bool) -> str | None:
@@ -242,7 +243,8 @@ class Conductor:
         self._chained = False
         await self._session.sync()
         self._release()
-        await self._kept.released()
+        if self._kept.releasing:
+            await self._kept.released()
         self._ready()
 
     def _release(self) -> None:
