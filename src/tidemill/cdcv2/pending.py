@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +21,7 @@ S = TypeVar("S", RowStash, ColumnStash)
 R = TypeVar("R")
 
 
-class Pending(Generic[S, R]):
+class Pending(ABC, Generic[S, R]):
     """The state between messages; all of it concerns times beyond the reported frontier."""
 
     def __init__(self, stash: S, tally: Tally) -> None:
@@ -53,8 +54,9 @@ class Pending(Generic[S, R]):
         ready, self._ready = self._ready, []
         return ready
 
+    @abstractmethod
     def push(self, message: Any) -> list[R]:
-        raise NotImplementedError
+        """Takes a message; returns the updates that it released."""
 
     def _origin(self, message: Any, updates: type) -> str:
         """The origin of the message; raises InvalidMessage if the object is no message."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from tidemill.errors import Internal
 from tidemill.sql.ast.base import Ident, Name, Statement, offset_field
 
 
@@ -20,7 +21,7 @@ class SinkTarget(ABC):
 
     def through(self, connection: Name) -> SinkTarget:
         """The same target with its connection under this name. For kinds that have a connection."""
-        raise NotImplementedError(f"{type(self).__name__} has no connection")
+        raise Internal(f"{type(self).__name__} has no connection")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tidemill.errors import Internal
 from tidemill.sql.ast.base import Ident, Name, Statement, offset_field
 from tidemill.sql.ast.formats import NO_MESSAGES, Messages
 from tidemill.sql.ast.tables import SetRetainHistory
@@ -36,7 +37,7 @@ class Upstream(ABC):
 
     def through(self, connection: Name) -> Upstream:
         """The same upstream with its connection under this name. For kinds that have a connection."""
-        raise NotImplementedError(f"{type(self).__name__} has no connection")
+        raise Internal(f"{type(self).__name__} has no connection")
 
 
 @dataclass(frozen=True, slots=True)
