@@ -11,6 +11,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -31,6 +32,22 @@ UNAVAILABLE_COLUMN = "mz_unavailable"
 KEY_SLOT_COLUMN = "mz_key"
 # bool: the record says nothing of a key; it empties the relation. Only in batches that have any.
 TRUNCATE_COLUMN = "mz_truncate"
+# Of outputs whose records are changes (`OutputDefinition.changes`), in every batch:
+# a record of the output's columns: the row before the change. Null where there was none.
+BEFORE_COLUMN = "mz_before"
+# uint8: `ChangePhase`.
+PHASE_COLUMN = "mz_phase"
+# fixed-size list of three int64: the position of the change in the upstream's log, compared as a tuple. Its
+# first number is `UNKNOWN_POSITION` where the upstream did not say it yet: then that of the snapshot counts.
+# Of a snapshot's row the position of the snapshot. Null for incremental rows, and for records that failed.
+POSITION_COLUMN = "mz_position"
+UNKNOWN_POSITION = -1
+# uint8: the letter of the operation. Two changes of one position differ in their key or in this.
+OP_COLUMN = "mz_op"
+# int64: when the change was committed upstream, as the upstream says it, in any unit.
+COMMITTED_COLUMN = "mz_committed"
+# text: which history of the upstream the position belongs to. Null for rows of snapshots.
+TIMELINE_COLUMN = "mz_timeline"
 # int64, or a fixed-size list of int64 for products: the time of an update in a CDCv2 stream (outputs that are
 # one).
 STREAM_TIME_COLUMN = "mz_stream_time"
@@ -114,18 +131,29 @@ class Stated:
     said: Progress | str
 
 
+class ChangePhase(IntEnum):
+    """Where a change comes from: the upstream's log, a snapshot of the whole table, or an incremental
+    snapshot beside the log."""
+
+    STREAMED = 0
+    SNAPSHOT = 1
+    INCREMENTAL = 2
+
+
 @dataclass(frozen=True, slots=True)
 class OutputDefinition:
     """One relation that the source feeds. With `key` (names of columns of `desc`, the last one perhaps of a
     hidden one) its records are upserts: the last one of a key is its row; or with `order` (names of hidden
-    columns of whole numbers) the one that is greatest by them. With `stream` its records are statements of a
-    CDCv2 stream."""
+    columns of whole numbers) the one that is greatest by them. With `changes` (and `key`) its records have
+    the old row too, and a position in the upstream's log by which repetitions are known. With `stream` its
+    records are statements of a CDCv2 stream."""
 
     name: str
     desc: RelationDesc
     key: tuple[str, ...] | None = None
     order: tuple[str, ...] = ()
     stream: StreamSpec | None = None
+    changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +175,10 @@ class SourceBatch:
     their physical names in the storage types. An output without key may add `mz_diff` (int64; 1 where it is
     missing) and `mz_error` (text; the row is an error then, and has no values). One with a key adds, if its
     relation has hidden columns, `mz_error` and those, then `mz_offset` and `mz_tombstone`, and in batches
-    that need them `mz_unavailable` and `mz_truncate`. One that is a CDCv2 stream adds `mz_stream_time`,
-    `mz_diff` and `mz_offset`, and has in `stated` what its records say beside updates. `records` tells how
-    many records of the upstream the rows came from, `bytes` their size there."""
+    that need them `mz_unavailable` and `mz_truncate`. One of changes adds neither of these two, but the
+    columns from `mz_before` to `mz_timeline`, in every batch. One that is a CDCv2 stream adds
+    `mz_stream_time`, `mz_diff` and `mz_offset`, and has in `stated` what its records say beside updates.
+    `records` tells how many records of the upstream the rows came from, `bytes` their size there."""
 
     output: int
     rows: pa.RecordBatch
