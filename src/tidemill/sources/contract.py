@@ -145,8 +145,8 @@ class OutputDefinition:
     """One relation that the source feeds. With `key` (names of columns of `desc`, the last one perhaps of a
     hidden one) its records are upserts: the last one of a key is its row; or with `order` (names of hidden
     columns of whole numbers) the one that is greatest by them. With `changes` (and `key`) its records have
-    the old row too, and a position in the upstream's log by which repetitions are known. With `stream` its
-    records are statements of a CDCv2 stream."""
+    the old row too, and a position in the upstream's log by which repetitions are known; `place` describes
+    where they are, in errors. With `stream` its records are statements of a CDCv2 stream."""
 
     name: str
     desc: RelationDesc
@@ -154,6 +154,7 @@ class OutputDefinition:
     order: tuple[str, ...] = ()
     stream: StreamSpec | None = None
     changes: bool = False
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
