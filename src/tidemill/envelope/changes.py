@@ -234,8 +234,10 @@ class ChangeFilter:
             return np.zeros(0, np.int64)
         group = np.r_[False, same] | np.r_[same, False]
         among = np.flatnonzero(group)
-        table = rows.select([*self._key, rows.schema.get_field_index(OP_COLUMN)]).take(pa.array(at[among]))
-        columns = [*table.columns, *(pa.array(numbers[among, n]) for n in range(3))]
+        taken = pa.array(at[among])
+        columns = [rows.column(column).take(taken) for column in self._key]
+        columns.append(rows.column(OP_COLUMN).take(taken).cast(pa.int16()))
+        columns += [pa.array(numbers[among, n]) for n in range(3)]
         named = pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
         hashes = key_hash(named, range(len(columns)))
         first = np.zeros(len(among), np.bool_)

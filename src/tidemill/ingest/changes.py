@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidemill import failpoints
 from tidemill.envelope.changes import ChangeFilter, ChangeMark, ChangeSummary, SettledChanges, settle
 from tidemill.envelope.keys import KeyShape
 from tidemill.envelope.upsert import as_updates
@@ -39,6 +40,8 @@ from tidemill.sources.contract import (
 from tidemill.sources.offsets import PartitionKey
 from tidemill.types.columns import contiguous, valid_mask
 from tidemill.types.model import RelationDesc
+
+FP_MARKED = failpoints.register("tick.changes.marked", "the marks of changes have the tick, the data not")
 
 # A piece of a unit, by its partition and first offset.
 PieceId = tuple[PartitionKey, int]
@@ -186,6 +189,7 @@ class ChangeState:
         """Make the marks behind the unit durable, before the data. Raises a commit's outcomes."""
         if self._settled is not None and upper_of(self._facts) <= at:
             write_facts(self._facts, self._rows, to_facts(self._settled), at, job)
+        failpoints.hit(FP_MARKED)
 
     def committed(self) -> None:
         """The data has the unit too."""
