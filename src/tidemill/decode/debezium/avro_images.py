@@ -92,6 +92,6 @@ class AvroImages:
 
 
 def _differ(column: pa.Array, other: pa.Array) -> np.ndarray:
-    """Where two columns of a key differ, or have no value; where `other` has none nothing is to be compared."""
+    """Where two columns of a key differ. Where `other` has no value there is nothing to compare."""
     same = pc.fill_null(pc.equal(column, other), False).to_numpy(zero_copy_only=False)
     return ~same & valid_mask(other)

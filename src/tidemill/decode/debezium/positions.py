@@ -1,4 +1,4 @@
-"""Positions of changes in the log of their upstream, by the fields that Debezium's connectors give in `source`.
+"""Positions of changes in the log of their upstream, from the fields that connectors put into `source`.
 
 Called by `sources.kafka.changes`. Positions of one history are compared as tuples; they are in the order in
 which changes were committed. A connector is one entry of `CONNECTORS`.

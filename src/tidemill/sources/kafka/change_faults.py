@@ -1,4 +1,4 @@
-"""Changes that ENVELOPE DEBEZIUM cannot go on after: they stop the source, with what was expected and found."""
+"""Changes that ENVELOPE DEBEZIUM cannot go on after: they stop the source, and its status names them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemill.types.wire import encode_text
 
 
 class Faults:
-    """The first record of a batch at which one was found; of several at one record the first that was noted."""
+    """The first record of a batch that has a fault; of a record with several the first noted."""
 
     def __init__(self) -> None:
         self._row: int | None = None

@@ -1,4 +1,4 @@
-"""Rows of ENVELOPE DEBEZIUM: turns Kafka records into changes with both rows and a position, column by column.
+"""Rows of ENVELOPE DEBEZIUM: turns Kafka records into changes with both rows and a position, by columns.
 
 Called by `reader` in the tasks. A record that cannot be decoded becomes an error, in a slot of its own that
 nothing replaces. A change that lacks what the envelope needs stops the source (`change_faults`): which row it
@@ -184,7 +184,7 @@ def _truncated() -> TidemillError:
     return TidemillError(
         "ENVELOPE DEBEZIUM cannot read a TRUNCATE",
         detail="op is t: the rows that it takes away are not in the message.",
-        hint=f"{_INSTEAD} empties the relation. Or leave skipped.operations of Debezium at t, and use DELETE.",
+        hint=f"{_INSTEAD} empties the relation. Debezium leaves it out if skipped.operations is t.",
         sqlstate="0A000",
     )
 

@@ -41,19 +41,19 @@ class DebeziumLayout(DebeziumUpsertLayout):
         if spec["key"]["format"] != spec["value"]["format"]:
             raise SyntaxError_(
                 "ENVELOPE DEBEZIUM requires that KEY FORMAT and VALUE FORMAT are the same",
-                detail=f"The formats are {spec['key']['format'].upper()} and {spec['value']['format'].upper()}.",
+                detail=f"They are {spec['key']['format'].upper()} and {spec['value']['format'].upper()}.",
                 hint="Debezium writes both as Avro, or both as JSON.",
             )
         if include:
             raise SyntaxError_(
                 f"Cannot use INCLUDE {include[0].what.upper()} with ENVELOPE DEBEZIUM",
-                detail="A change takes the old row away, and does not know the metadata of that row's record.",
+                detail="A change takes the old row away, and has no metadata of that row's record.",
                 hint=f"{_INSTEAD} can include it: it remembers the row of each key.",
             )
         if spec.get(ASIDE):
             raise SyntaxError_(
                 "ON ERROR DEAD LETTER is not possible with ENVELOPE DEBEZIUM",
-                detail="Each change builds on those before it: without one of them, the later ones are wrong.",
+                detail="Each change builds on those before it: without one of them the later are wrong.",
                 hint=f"{_INSTEAD} can leave changes out: each has the whole row of its key.",
             )
 
@@ -82,8 +82,7 @@ def _check_fields(columns: Mapping[str, Column]) -> None:
         if name not in columns or columns[name].type.kind is not kind:
             raise DatatypeMismatch(
                 f"'{name}' column missing from debezium input",
-                hint=f"ENVELOPE DEBEZIUM reads before, after, op and source of each change. {_INSTEAD} reads after "
-                "alone.",
+                hint=f"ENVELOPE DEBEZIUM reads before, after, op and source; {_INSTEAD} after and op alone.",
             )
     if columns["before"].type != columns["after"].type:
         raise DatatypeMismatch(
@@ -116,8 +115,13 @@ def _connector(schema: Any) -> str | None:
     """Which connector a schema of changes is of, by the name of the record `source`."""
     of = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     source = next((field["type"] for field in of.get("fields", ()) if field["name"] == "source"), None)
-    found = _CONNECTOR.search(json.dumps(source).replace('", "name": "', "."))
-    return None if found is None else found[1]
+    for branch in cast("list[Any]", source) if isinstance(source, list) else [source]:
+        kind = cast("dict[str, Any]", branch) if isinstance(branch, dict) else {"name": branch}
+        found = _CONNECTOR.fullmatch(f"{kind.get('namespace', '')}.{kind.get('name')}".lstrip("."))
+        found = found or _CONNECTOR.fullmatch(str(kind.get("connect.name", kind.get("name"))))
+        if found is not None:
+            return found[1]
+    return None
 
 
 def unknown_connector(name: str | None) -> TidemillError:
