@@ -20,7 +20,7 @@ from tidemill.decode.resolve import avro_inline, csv_format, protobuf_inline, re
 from tidemill.sources.kafka import dead_letters as dead_letters_module
 from tidemill.sources.kafka.columns import headers_column
 from tidemill.sources.kafka.dead_letters import ASIDE, DESC, twin
-from tidemill.sources.kafka.messages import RecordRows, TopicMessages
+from tidemill.sources.kafka.messages import RowMaker, TopicMessages
 from tidemill.sources.kafka.outputs import Opened, open_outputs, output_of
 from tidemill.types.arrow import ERROR_COLUMN, storage_schema
 
@@ -57,7 +57,7 @@ def both(of: dict[str, Any], said: TopicMessages) -> tuple[list[dict[str, Any]],
     aside = {**of, ASIDE: True}
     output, letters = open_outputs("orders", [aside, twin(aside, "letters")])
     assert isinstance(output, Opened) and isinstance(letters, Opened) and output.rows is letters.rows
-    made: dict[RecordRows, pa.RecordBatch] = {}
+    made: dict[RowMaker, pa.RecordBatch] = {}
     found = [output.make(said, made), letters.make(said, made)]
     for batch in found:
         batch.validate(full=True)

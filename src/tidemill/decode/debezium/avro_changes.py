@@ -50,10 +50,10 @@ class AvroChanges:
         if self._op is not None:
             found = pc.equal(decoded.columns[self._op], TRUNCATE)
             truncate = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
-        return RecordValues(columns, missing, decoded.errors, truncate, _placeholders(columns, self._types))
+        return RecordValues(columns, missing, decoded.errors, truncate, placeholders(columns, self._types))
 
 
-def _placeholders(columns: list[pa.Array], types: list[SqlType]) -> dict[int, np.ndarray] | None:
+def placeholders(columns: list[pa.Array], types: list[SqlType]) -> dict[int, np.ndarray] | None:
     """Which rows hold a placeholder, per column that has any."""
     marks: dict[int, np.ndarray] = {}
     for at, (column, of) in enumerate(zip(columns, types, strict=True)):

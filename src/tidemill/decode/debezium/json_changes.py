@@ -17,12 +17,12 @@ from tidemill.decode.contract import Decoder
 from tidemill.decode.debezium.avro_changes import MISSING_AFTER, TRUNCATE
 from tidemill.decode.debezium.placeholders import TRACES, lacks
 from tidemill.decode.record_values import RecordValues
+from tidemill.types.columns import spans
 from tidemill.types.kernels import pc
 
 # Numbers stay as they are spelt: they are compared, and may have more digits than Python converts.
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
-_AFTER = re.compile(r'"after"\s*:\s*')
-_PAYLOAD = re.compile(r'"payload"\s*:\s*')
+_NAMES = {name: re.compile(rf'"{name}"\s*:\s*') for name in ("before", "after", "payload")}
 
 
 class JsonChanges:
@@ -37,15 +37,15 @@ class JsonChanges:
         errors: dict[int, str] = {}
         truncate = np.zeros(count, np.bool_)
         partial = np.zeros(count, np.bool_)
-        suspects = _suspects(values)
+        likely = suspects(values)
         for at, value in enumerate(values.to_pylist()):
             after: str | None = None
             if value is not None:
                 try:
                     after, truncate[at] = _change(value.decode())
                 except (ValueError, RecursionError) as error:
-                    errors[at] = self._complaint(value, error)
-            if after is not None and suspects[at]:
+                    errors[at] = complaint(self._decoder, value, error)
+            if after is not None and likely[at]:
                 partial[at] = lacks(after)
             afters.append(None if after is None else after.encode())
         decoded = self._decoder.decode(pa.array(afters, pa.binary()))
@@ -59,49 +59,54 @@ class JsonChanges:
             decoded.columns, missing, wrong, truncate, partial=partial if partial.any() else None
         )
 
-    def _complaint(self, value: bytes, error: ValueError | RecursionError) -> str:
-        """Why a message is not a change. The decoder reports invalid JSON, as in any other source."""
-        if isinstance(error, _NoAfter):
-            return MISSING_AFTER
-        said = self._decoder.decode(pa.array([value], pa.binary())).errors
-        return f"json deserialization error: {error}" if said is None else said[0].as_py()
+
+class NotAChange(ValueError):
+    """JSON that Debezium does not write; the text is what clients see."""
 
 
-def _suspects(values: pa.Array) -> np.ndarray:
+def complaint(decoder: Decoder, value: bytes, error: ValueError | RecursionError) -> str:
+    """Why a message is not a change. The decoder reports invalid JSON, as in any other source."""
+    if isinstance(error, NotAChange):
+        return str(error)
+    said = decoder.decode(pa.array([value], pa.binary())).errors
+    return f"json deserialization error: {error}" if said is None else said[0].as_py()
+
+
+def suspects(values: pa.Array) -> np.ndarray:
     """Which messages may hold a placeholder: most have none, and are not looked into."""
     found = np.zeros(len(values), np.bool_)
+    offsets, data = spans(values)
+    # All at once: nearly always there is none in the whole batch.
+    whole = data[offsets[0] : offsets[-1]].tobytes()
     for trace in TRACES:
-        hits = pc.match_substring(values, trace)
-        found |= pc.fill_null(hits, False).to_numpy(zero_copy_only=False)
+        if trace.encode() in whole:
+            hits = pc.match_substring(values, trace)
+            found |= pc.fill_null(hits, False).to_numpy(zero_copy_only=False)
     return found
-
-
-class _NoAfter(ValueError):
-    pass
 
 
 def _change(text: str) -> tuple[str | None, bool]:
     """The text of `after`, None where that is null; and whether the change is a truncate."""
     change = _DECODER.decode(text)
-    if _wrapped(change):
+    if is_wrapped(change):
         change = change["payload"]
         if change is None:
             return None, False
     if not isinstance(change, dict) or "after" not in change:
-        raise _NoAfter
+        raise NotAChange(MISSING_AFTER)
     members = cast("dict[str, Any]", change)
     after = members["after"]
-    return None if after is None else _text_of(text, _AFTER, after), members.get("op") == TRUNCATE
+    return None if after is None else text_of(text, "after", after), members.get("op") == TRUNCATE
 
 
-def _wrapped(value: Any) -> bool:
+def is_wrapped(value: Any) -> bool:
     return isinstance(value, dict) and cast("dict[str, Any]", value).keys() == {"schema", "payload"}
 
 
-def _text_of(text: str, name: re.Pattern[str], value: Any) -> str:
+def text_of(text: str, name: str, value: Any) -> str:
     """How the value of a member is spelt in the text. A member of that name deeper inside is passed over, but
     for one that has the very same value."""
-    for found in name.finditer(text):
+    for found in _NAMES[name].finditer(text):
         try:
             same, end = _DECODER.raw_decode(text, found.end())
         except ValueError:
@@ -123,6 +128,6 @@ def _bare(key: bytes) -> bytes:
     try:
         text = key.decode()
         value = _DECODER.decode(text)
-        return _text_of(text, _PAYLOAD, value["payload"]).encode() if _wrapped(value) else key
+        return text_of(text, "payload", value["payload"]).encode() if is_wrapped(value) else key
     except (ValueError, RecursionError):
         return key  # the decoder says what is wrong with it

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
+
+# Fields by their names: all of a field, or only those fields of it.
+Wanted: TypeAlias = Mapping[str, "Wanted | None"]
 
 
-def narrowed(form: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The format with a reader's schema that has nothing of the envelope but `after` and `op`: the decoder
-    then steps over `before` and `source`, which are most of a message. Only where writers' schemas come from
-    a registry; without one the reader's schema is the writer's."""
+def narrowed(form: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
+    """The format with a reader's schema that has nothing of the envelope but the fields that are wanted: the
+    decoder then steps over the others, which are most of a message. Only where writers' schemas come from a
+    registry; without one the reader's schema is the writer's."""
     if form["format"] != "avro" or not form.get("registry"):
         return form
     schema = json.loads(form["schema"])
@@ -26,11 +29,24 @@ def narrowed(form: Mapping[str, Any]) -> Mapping[str, Any]:
         _collect(field["type"], named)
     seen: set[str] = set()
     fields = [
-        {**field, "type": _defined(field["type"], named, seen)}
+        {**field, "type": _defined(_narrow(field["type"], wanted[field["name"]], named), named, seen)}
         for field in envelope["fields"]
-        if field["name"] in ("after", "op")
+        if field["name"] in wanted
     ]
     return {**form, "schema": json.dumps({**envelope, "fields": fields})}
+
+
+def _narrow(schema: Any, wanted: Wanted | None, named: Mapping[str, Any]) -> Any:
+    """The schema with only the wanted fields, if it is a record or a choice of one."""
+    if wanted is None:
+        return schema
+    if isinstance(schema, list):
+        return [_narrow(branch, wanted, named) for branch in cast("list[Any]", schema)]
+    of = named.get(schema) if isinstance(schema, str) else schema
+    if not isinstance(of, dict) or "fields" not in of:
+        return schema
+    kept = [field for field in cast("list[Any]", of["fields"]) if field["name"] in wanted]
+    return {**cast("dict[str, Any]", of), "fields": kept}
 
 
 _NAMED = ("record", "enum", "fixed")

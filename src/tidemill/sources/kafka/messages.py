@@ -13,6 +13,7 @@ an upsert relation an error has its own slot, so that a later record can retract
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -94,28 +95,50 @@ def no_messages() -> TopicMessages:
     return TopicMessages(0, nothing, nothing, none, none, pa.array([], arrow_type(HEADERS)))
 
 
-class RecordRows:
+class RowMaker(ABC):
     """Makes rows of one output. `key` is None where the definition has no format for it."""
 
-    def __init__(self, layout: Layout, key: Decoder | None, value: Decoder, *, json_value: bool) -> None:
+    def __init__(self, layout: Layout, key: Decoder | None) -> None:
         self._layout = layout
         self._key = key
-        self._values = layout.envelope.values(value, json_value=json_value)
         self._schema = pa.schema([f.with_nullable(True) for f in storage_schema(layout.output.desc)])
 
+    @abstractmethod
     def make(self, messages: TopicMessages) -> pa.RecordBatch:
         """The rows, in the order of their records: one of each of those that `speaking` gives."""
-        return self._upserted(messages) if self._layout.envelope.keyed else self._appended(messages)
+        ...
 
     def speaking(self, messages: TopicMessages) -> TopicMessages:
-        """Those that become rows: under ENVELOPE NONE a record without key and value says nothing."""
-        if self._layout.envelope.keyed:
-            return messages
-        return messages.where(valid_mask(messages.keys) | valid_mask(messages.values))
+        """Those that become rows, for outputs with dead letters."""
+        return messages
 
     def none(self) -> pa.RecordBatch:
         """No rows."""
         return self.make(no_messages())
+
+    @property
+    def _key_columns(self) -> tuple[Column, ...]:
+        return () if self._key is None else tuple(self._key.columns)
+
+    def _decode_keys(self, keys: pa.Array) -> Decoded:
+        return Decoded((), None) if self._key is None else self._key.decode(keys)
+
+
+class RecordRows(RowMaker):
+    """Makes rows of what records have: one value each."""
+
+    def __init__(self, layout: Layout, key: Decoder | None, value: Decoder, *, json_value: bool) -> None:
+        super().__init__(layout, key)
+        self._values = layout.envelope.values(value, json_value=json_value)
+
+    def make(self, messages: TopicMessages) -> pa.RecordBatch:
+        return self._upserted(messages) if self._layout.envelope.keyed else self._appended(messages)
+
+    def speaking(self, messages: TopicMessages) -> TopicMessages:
+        """Under ENVELOPE NONE a record without key and value says nothing."""
+        if self._layout.envelope.keyed:
+            return messages
+        return messages.where(valid_mask(messages.keys) | valid_mask(messages.values))
 
     # -- envelopes without keys
 
@@ -123,17 +146,19 @@ class RecordRows:
         """Every record is a row, but those that say nothing."""
         messages = self.speaking(messages)
         values = self._values.read(messages.values)
-        keys = self._decoded_keys(messages.keys) if self._layout.key_at else Decoded((), None)
+        keys = self._bare_keys(messages) if self._layout.key_at else Decoded((), None)
         metadata, metadata_errors = self._metadata(messages)
-        errors = _first_of(
-            _shown(values.errors, messages.values), _shown(keys.errors, messages.keys), metadata_errors
+        errors = first_of(
+            with_messages(values.errors, messages.values),
+            with_messages(keys.errors, messages.keys),
+            metadata_errors,
         )
         columns = self._row(messages, keys.columns, None, values, metadata)
         if errors is None:
             return pa.RecordBatch.from_arrays(columns, schema=self._schema)
         failed = errors.is_valid()
-        columns = [_nulled(column, failed) for column in columns]
-        texts = _located(pc.binary_join_element_wise(pa.scalar(DECODE_ERROR), errors, ""), messages)
+        columns = [nulled(column, failed) for column in columns]
+        texts = located(pc.binary_join_element_wise(pa.scalar(DECODE_ERROR), errors, ""), messages)
         schema = self._schema.append(pa.field(ERROR_COLUMN, pa.string()))
         return pa.RecordBatch.from_arrays([*columns, texts], schema=schema)
 
@@ -148,9 +173,9 @@ class RecordRows:
             # A change that deletes, of whatever it may be, is no (null, null): an error like any other.
             empty = ~valid_mask(messages.values)
             tombstone &= ~nameless | (empty if truncate is None else empty | truncate)
-        keys = self._decoded_keys(messages.keys)
+        keys = self._bare_keys(messages)
         metadata, metadata_errors = self._metadata(messages)
-        value_errors = _first_of(_shown(values.errors, messages.values), metadata_errors)
+        value_errors = first_of(with_messages(values.errors, messages.values), metadata_errors)
         inline = None
         if self._layout.error_at is not None:
             value_errors, inline = None, value_errors
@@ -159,7 +184,7 @@ class RecordRows:
         if errors is not None:
             failed = errors.is_valid()
             kept = set(self._layout.key_at)
-            columns = [c if at in kept else _nulled(c, failed) for at, c in enumerate(columns)]
+            columns = [c if at in kept else nulled(c, failed) for at, c in enumerate(columns)]
         fields = [*self._schema, pa.field(ERROR_COLUMN, pa.string()), pa.field(KEY_SLOT_COLUMN, pa.binary())]
         columns += [pa.nulls(len(messages), pa.string()) if errors is None else errors, slots]
         for name, what in zip(self._layout.output.order, self._layout.order, strict=True):
@@ -196,13 +221,15 @@ class RecordRows:
         if bad.any() and keys.errors is not None:
             raw = pc.binary_join_element_wise(pa.scalar(BAD_KEY_PREFIX), messages.keys, b"")
             slots = pc.if_else(pa.array(bad), raw, slots)
-            told = pc.binary_join_element_wise(pa.scalar(KEY_ERROR), _shown(keys.errors, messages.keys), "")
+            told = pc.binary_join_element_wise(
+                pa.scalar(KEY_ERROR), with_messages(keys.errors, messages.keys), ""
+            )
             texts = pc.if_else(pa.array(bad & ~gone), told, texts)
         if wrong.any() and value_errors is not None:
             rows = pa.array(np.flatnonzero(wrong))
             told = self._value_errors([c.take(rows) for c in keys.columns], value_errors.take(rows))
             texts = pc.replace_with_mask(texts, pa.array(wrong), told)
-        return slots, _located(texts, messages)
+        return slots, located(texts, messages)
 
     def _value_errors(self, keys: Sequence[pa.Array], errors: pa.Array) -> pa.Array:
         shown = encode_text(_struct(keys, self._key_columns), record(*self._key_columns))
@@ -221,14 +248,8 @@ class RecordRows:
 
     # -- columns
 
-    @property
-    def _key_columns(self) -> tuple[Column, ...]:
-        return () if self._key is None else tuple(self._key.columns)
-
-    def _decoded_keys(self, keys: pa.Array) -> Decoded:
-        if self._key is None:
-            return Decoded((), None)
-        return self._key.decode(self._layout.envelope.bare_keys(keys))
+    def _bare_keys(self, messages: TopicMessages) -> Decoded:
+        return self._decode_keys(self._layout.envelope.bare_keys(messages.keys))
 
     def _row(
         self,
@@ -258,10 +279,10 @@ class RecordRows:
         for item in self._layout.metadata:
             if item.what == "header":
                 column, wrong = header_column(_present(messages.headers), str(item.header), raw=item.raw)
-                errors = _first_of(errors, wrong)
+                errors = first_of(errors, wrong)
             elif item.what == "timestamp":
                 column, wrong = timestamp_column(_present(messages.timestamps))
-                errors = _first_of(errors, wrong)
+                errors = first_of(errors, wrong)
             else:
                 column = _metadata_column(item, messages)
             columns.append(column)
@@ -318,11 +339,11 @@ def _inline(errors: pa.Array | None, count: int) -> pa.Array:
     return pa.StructArray.from_arrays([errors], fields=list(kind), mask=errors.is_null())
 
 
-def _nulled(column: pa.Array, where: pa.Array) -> pa.Array:
+def nulled(column: pa.Array, where: pa.Array) -> pa.Array:
     return pc.if_else(where, pa.scalar(None, column.type), column)
 
 
-def _shown(errors: pa.Array | None, messages: pa.Array) -> pa.Array | None:
+def with_messages(errors: pa.Array | None, messages: pa.Array) -> pa.Array | None:
     """Errors with the messages that they are about."""
     if errors is None:
         return None
@@ -332,7 +353,7 @@ def _shown(errors: pa.Array | None, messages: pa.Array) -> pa.Array | None:
     return pc.replace_with_mask(errors, wrong, pa.array(texts, pa.string()))
 
 
-def _located(errors: pa.Array, messages: TopicMessages) -> pa.Array:
+def located(errors: pa.Array, messages: TopicMessages) -> pa.Array:
     """Errors with the records that they are about, on a line of their own (`types.arrow.error_parts`)."""
     if messages.topic is None:
         return errors
@@ -342,7 +363,7 @@ def _located(errors: pa.Array, messages: TopicMessages) -> pa.Array:
     )
 
 
-def _first_of(*errors: pa.Array | None) -> pa.Array | None:
+def first_of(*errors: pa.Array | None) -> pa.Array | None:
     """Of each row the first error; None when there is none at all."""
     found = [e for e in errors if e is not None and e.null_count < len(e)]
     return pc.coalesce(*found) if len(found) > 1 else next(iter(found), None)

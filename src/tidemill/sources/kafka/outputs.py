@@ -7,7 +7,7 @@ outputs for the next tick.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -18,12 +18,17 @@ from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.decode.contract import Decoder, legible
 from tidemill.decode.formats import open_decoder
 from tidemill.sources.contract import OutputDefinition
+from tidemill.sources.kafka.changes import ChangeRows
 from tidemill.sources.kafka.consume import Wanted
 from tidemill.sources.kafka.dead_letters import ASIDE, TWIN, dead_letters, twin_output, without_errors
 from tidemill.sources.kafka.envelopes import envelope_of, plan
+from tidemill.sources.kafka.envelopes.debezium import DebeziumLayout
 from tidemill.sources.kafka.layout import Layout
-from tidemill.sources.kafka.messages import RecordRows, TopicMessages, no_messages
+from tidemill.sources.kafka.messages import RecordRows, RowMaker, TopicMessages, no_messages
 from tidemill.sources.stream_rows import StreamRows, stream_output
+
+# What makes rows of records, by the name of the envelope; others are made by `RecordRows`.
+MAKERS: Mapping[str, Callable[..., RowMaker]] = {DebeziumLayout.name: ChangeRows}
 
 
 class OpenOutput(Enum):
@@ -39,7 +44,7 @@ class Opened:
     """An output whose records are rows."""
 
     layout: Layout
-    rows: RecordRows
+    rows: RowMaker
     kept: OpenOutput = OpenOutput.ALL
 
     @property
@@ -49,7 +54,7 @@ class Opened:
         timestamps = "timestamp" in asked or "timestamp" in self.layout.order
         return Wanted(timestamps or self.kept is OpenOutput.DEAD_LETTERS, bool(asked & {"headers", "header"}))
 
-    def make(self, messages: TopicMessages, made: dict[RecordRows, pa.RecordBatch]) -> pa.RecordBatch:
+    def make(self, messages: TopicMessages, made: dict[RowMaker, pa.RecordBatch]) -> pa.RecordBatch:
         """The rows of the messages. `made` has what other outputs have made of the same messages."""
         rows = made.get(self.rows)
         if rows is None:
@@ -113,7 +118,8 @@ def open_outputs(topic: str, specs: Sequence[Mapping[str, Any]]) -> tuple[Opened
 def _opened(spec: Mapping[str, Any]) -> Opened:
     key, value = _decoders(spec)
     layout = plan(spec, None if key is None else key.columns, value.columns)
-    return Opened(layout, RecordRows(layout, key, value, json_value=spec["value"]["format"] == "json"))
+    maker = MAKERS.get(layout.envelope.name, RecordRows)
+    return Opened(layout, maker(layout, key, value, json_value=spec["value"]["format"] == "json"))
 
 
 def _decoders(spec: Mapping[str, Any]) -> tuple[Decoder | None, Decoder]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidemill.errors import Internal
 from tidemill.sources.contract import SourceBatch, SourcePiece
 from tidemill.sources.kafka.consume import Range, Wanted, read_range
-from tidemill.sources.kafka.messages import RecordRows, TopicMessages
+from tidemill.sources.kafka.messages import RowMaker, TopicMessages
 from tidemill.sources.kafka.outputs import Opened, open_outputs
 from tidemill.sources.stream_rows import StreamRows
 
@@ -49,7 +49,7 @@ class KafkaReader:
                 yield SourceBatch(0, first_.none(), 0, 0) if isinstance(first_, Opened) else first_.none()
                 continue
             records, size = len(lot.messages), lot.bytes
-            made: dict[RecordRows, pa.RecordBatch] = {}
+            made: dict[RowMaker, pa.RecordBatch] = {}
             for number, output in enumerate(opened):
                 for batch in _batches(number, output, lot.messages, size, made):
                     yield replace(batch, records=min(batch.records, records), bytes=min(batch.bytes, size))
@@ -61,7 +61,7 @@ def _batches(
     output: Opened | StreamRows,
     messages: TopicMessages,
     size: int,
-    made: dict[RecordRows, pa.RecordBatch],
+    made: dict[RowMaker, pa.RecordBatch],
 ) -> Iterator[SourceBatch]:
     if isinstance(output, Opened):
         rows = output.make(messages, made)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidemill.errors import SyntaxError_
+from tidemill.sources.kafka.envelopes.debezium import DebeziumLayout
 from tidemill.sources.kafka.envelopes.debezium_upsert import DebeziumUpsertLayout
 from tidemill.sources.kafka.envelopes.none import NoEnvelopeLayout
 from tidemill.sources.kafka.envelopes.upsert import UpsertLayout
@@ -19,7 +20,7 @@ from tidemill.types.model import Column
 
 # By the `kind` that definitions have.
 ENVELOPES: dict[str, EnvelopeLayout] = {
-    each.name: each for each in (NoEnvelopeLayout(), UpsertLayout(), DebeziumUpsertLayout())
+    each.name: each for each in (NoEnvelopeLayout(), UpsertLayout(), DebeziumUpsertLayout(), DebeziumLayout())
 }
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidemill.decode.contract import Decoder
 from tidemill.decode.debezium.avro_changes import MISSING_AFTER, AvroChanges
 from tidemill.decode.debezium.json_changes import JsonChanges, bare_keys
-from tidemill.decode.debezium.narrow_schema import narrowed
+from tidemill.decode.debezium.narrow_schema import Wanted, narrowed
 from tidemill.decode.record_values import ValueReader
 from tidemill.errors import DatatypeMismatch, SyntaxError_, UndefinedObject
 from tidemill.sources.kafka.layout import EnvelopeLayout, IncludedColumn, Layout, output_from
@@ -22,6 +22,8 @@ from tidemill.types.model import Column, Kind
 
 class DebeziumUpsertLayout(EnvelopeLayout):
     name: ClassVar[str] = "debezium upsert"
+    # The fields of a change that are read.
+    wanted: ClassVar[Wanted] = {"after": None, "op": None}
 
     def check(self, spec: Mapping[str, Any], include: Sequence[IncludedColumn]) -> None:
         if spec["value"]["format"] not in ("avro", "json"):
@@ -36,7 +38,7 @@ class DebeziumUpsertLayout(EnvelopeLayout):
             )
 
     def value_format(self, form: Mapping[str, Any]) -> Mapping[str, Any]:
-        return narrowed(form)
+        return narrowed(form, self.wanted)
 
     def bare_keys(self, keys: pa.Array) -> pa.Array:
         return bare_keys(keys)
@@ -58,7 +60,7 @@ class DebeziumUpsertLayout(EnvelopeLayout):
         if after is None or after.type.kind is not Kind.RECORD:
             raise DatatypeMismatch(
                 MISSING_AFTER,
-                hint="ENVELOPE DEBEZIUM UPSERT reads what Debezium writes without the transformation "
+                hint=f"ENVELOPE {self.name.upper()} reads what Debezium writes without the transformation "
                 "ExtractNewRecordState. For its result there is ENVELOPE UPSERT.",
             )
         values = list(after.type.fields)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from tidemill.sql.ast import Envelope
 from tidemill.sql.parser.cursor import TokenCursor
+from tidemill.sql.parser.envelopes.debezium import parse_debezium
 from tidemill.sql.parser.envelopes.debezium_upsert import parse_debezium_upsert
 from tidemill.sql.parser.envelopes.materialize import parse_materialize
 from tidemill.sql.parser.envelopes.none import parse_none
@@ -21,10 +22,9 @@ ENVELOPES: dict[tuple[str, ...], Callable[[TokenCursor, int], Envelope]] = {
     ("none",): parse_none,
     ("upsert",): parse_upsert,
     ("debezium", "upsert"): parse_debezium_upsert,
+    ("debezium",): parse_debezium,
     ("materialize",): parse_materialize,
 }
-# Planned kinds.
-_NOT_YET = (("debezium",),)
 # What a hint adds to the words.
 _ALSO: dict[tuple[str, ...], str] = {("materialize",): " (CDCv2)"}
 
@@ -38,4 +38,4 @@ def envelope(cursor: TokenCursor) -> Envelope:
             return parser(cursor, offset)
     shown = [f"ENVELOPE {spelled(words)}{_ALSO.get(words, '')}" for words in ENVELOPES]
     hint = f"Use {', '.join(shown[:-1])} or {shown[-1]}."
-    raise refuse_kind(cursor, "envelope", "ENVELOPE", hint, _NOT_YET, ENVELOPES)
+    raise refuse_kind(cursor, "envelope", "ENVELOPE", hint, (), ENVELOPES)

@@ -1,0 +1,189 @@
+"""Positions of changes in the log of their upstream, from the fields that connectors put into `source`.
+
+Called by `sources.kafka.changes`. Positions of one history are compared as tuples; they are in the order in
+which changes were committed. A connector is one entry of `CONNECTORS`.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.types.columns import numbers, spans, valid_mask
+from tidemill.types.kernels import pc
+
+# Of the logs' own numbers; the largest are far below it.
+_MAX_DIGITS = 18
+_BEHIND_TEXT = 8
+_FILE_NUMBER = re.compile(rf"[0-9]{{1,{_MAX_DIGITS}}}\Z", re.ASCII)
+_UUID_LETTERS = 36
+
+
+class SourceFields(Protocol):
+    """`source` of a batch of changes, by columns. What is missing, or is of another type, is null."""
+
+    def text(self, name: str) -> pa.Array: ...
+
+    def number(self, name: str) -> pa.Array:
+        """As int64."""
+        ...
+
+
+class Connector(ABC):
+    # Fields of `source` that make the position, and the oldest release that is known to write them.
+    fields: ClassVar[tuple[str, ...]]
+    since: ClassVar[str]
+    # What makes the upstream log whole old rows.
+    whole_rows: ClassVar[str]
+    # A value may be a placeholder, because it did not change.
+    placeholders: ClassVar[bool] = False
+
+    @abstractmethod
+    def positions(
+        self, source: SourceFields, streamed: np.ndarray, unknown: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A row of three numbers for each change, and which are missing or ill-formed. `unknown` stands for a
+        first number that the upstream did not say. Of changes that are not `streamed`: of the snapshot."""
+
+    @abstractmethod
+    def timelines(self, source: SourceFields) -> pa.Array:
+        """As text: positions of different timelines cannot be compared."""
+
+
+class Postgres(Connector):
+    """The end of the last transaction before that of the change, which grows in the order of commits, and the
+    change's own place, which goes back where transactions ran at the same time."""
+
+    fields = ("sequence", "lsn")
+    since = "Debezium 2.0"
+    whole_rows = "ALTER TABLE ... REPLICA IDENTITY FULL makes PostgreSQL log them"
+    placeholders = True
+
+    def positions(
+        self, source: SourceFields, streamed: np.ndarray, unknown: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        lsn, wrong = _whole(source.number("lsn"))
+        committed, ill = _last_commit(source.text("sequence"), unknown)
+        zeros = np.zeros_like(lsn)
+        found = np.column_stack([np.where(streamed, committed, lsn), np.where(streamed, lsn, 0), zeros])
+        return found, wrong | (ill & streamed)
+
+    def timelines(self, source: SourceFields) -> pa.Array:
+        said = {
+            "connector": source.text("connector"),
+            "name": source.text("name"),
+            "database": source.text("db"),
+        }
+        return _described(said)
+
+
+class Binlog(Connector):
+    """MySQL and MariaDB: the number of the file, the place in it, and the row of the event there."""
+
+    fields = ("file", "pos", "row", "server_id")
+    since = "Debezium 1.0"
+    whole_rows = "binlog_row_image=FULL makes the server log them"
+
+    def positions(
+        self, source: SourceFields, streamed: np.ndarray, unknown: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        file, odd = _file_numbers(source.text("file"))
+        (pos, wrong), (row, rowless) = (_whole(source.number(name)) for name in ("pos", "row"))
+        serverless = ~valid_mask(source.number("server_id"))
+        found = np.column_stack([file, pos, np.where(streamed, row, 0)])
+        return found, wrong | odd | ((rowless | serverless) & streamed)
+
+    def timelines(self, source: SourceFields) -> pa.Array:
+        said = {name: source.text(name) for name in ("connector", "name")}
+        said["server_id"] = source.number("server_id")
+        return _described(said)
+
+
+class MySql(Binlog):
+    """A GTID of MySQL begins with the id of the server that the change was first made on."""
+
+    def timelines(self, source: SourceFields) -> pa.Array:
+        gtid = source.text("gtid")
+        if gtid.null_count == len(gtid):
+            return super().timelines(source)
+        origin = pc.utf8_slice_codeunits(gtid, 0, _UUID_LETTERS)
+        ends = pc.fill_null(pc.binary_join_element_wise(pa.scalar(", GTID "), origin, ""), "")
+        return pc.binary_join_element_wise(super().timelines(source), ends, "")
+
+
+# By `connector` in `source`.
+CONNECTORS: Mapping[str, Connector] = {"postgresql": Postgres(), "mysql": MySql(), "mariadb": Binlog()}
+# Those whose positions do not serve, and why.
+UNFIT = {
+    "sqlserver": "several changes of SQL Server have one position, and repetitions cannot be told from them"
+}
+
+
+def _whole(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers, and which are missing or negative."""
+    found = numbers(column, np.int64)
+    return found, ~valid_mask(column) | (found < 0)
+
+
+def _last_commit(sequence: pa.Array, unknown: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first of the two numbers of `["31231576","31232056"]`, `unknown` for `[null,"31223528"]`; and which
+    are neither."""
+    offsets, data = spans(sequence)
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(sequence) else (0, 0)
+    octets = np.concatenate([data[first:last], np.zeros(_MAX_DIGITS + _BEHIND_TEXT, np.uint8)])
+    start = offsets[:-1].astype(np.int64) - first
+    found, at = np.zeros(len(start), np.int64), start + 2
+    among = np.ones(len(start), np.bool_)
+    for _ in range(_MAX_DIGITS):
+        digit = octets[at] - np.uint8(ord("0"))
+        among &= digit < 10
+        if not among.any():
+            break
+        found = np.where(among, found * 10 + digit, found)
+        at += among
+    said = _reads(octets, start, b'["') & (at > start + 2) & _reads(octets, at, b'","')
+    if bool(said.all()):
+        return found, ~said
+    none = _reads(octets, start, b"[null,")
+    inside = valid_mask(sequence) & (at < offsets[1:] - first)
+    return np.where(said, found, unknown), ~((said | none) & inside)
+
+
+def _reads(octets: np.ndarray, at: np.ndarray, letters: bytes) -> np.ndarray:
+    """Where these letters stand."""
+    found = octets[at] == letters[0]
+    for n, letter in enumerate(letters[1:], 1):
+        found &= octets[at + n] == letter
+    return found
+
+
+def _file_numbers(files: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers at the end of the names, and which have none."""
+    encoded = files.dictionary_encode()
+    found = [_FILE_NUMBER.search(name) for name in encoded.dictionary.to_pylist()]
+    # One more, for names that are missing.
+    known = np.array([-1 if each is None else int(each[0]) for each in found] + [-1], np.int64)
+    file = known[pc.fill_null(encoded.indices, len(found)).to_numpy(zero_copy_only=False)]
+    return file, file < 0
+
+
+def _described(said: Mapping[str, pa.Array]) -> pa.Array:
+    """The values with their names, as one text; each is made once."""
+    codes = np.zeros(len(next(iter(said.values()))), np.int64)
+    for column in said.values():
+        encoded = column.dictionary_encode()
+        each = pc.fill_null(encoded.indices, len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+        codes = codes * (len(encoded.dictionary) + 1) + each
+    _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+    rows = [[column[int(row)].as_py() for column in said.values()] for row in first]
+    return pa.array([_phrase(list(said), row) for row in rows], pa.string()).take(pa.array(which))
+
+
+def _phrase(names: Sequence[str], values: Sequence[str | int | None]) -> str:
+    shown = (f'"{value}"' if isinstance(value, str) else str(value) for value in values)
+    return ", ".join(f"{name} {value}" for name, value in zip(names, shown, strict=True))
