@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidemill.catalog.sidecars import FACTS_DESC
 from tidemill.ingest.changes import ChangeState
 from tidemill.ingest.machine import SourceMachine, TableFeed, TickTiming
-from tidemill.ingest.runner import LocalRunner, Runner
+from tidemill.ingest.runner import LocalRunner
 from tidemill.ingest.unit import Unit, UnitFacts
 from tidemill.persist.environment import Environment
 from tidemill.persist.log import ShardMissing
@@ -77,8 +77,7 @@ def fold(changes: Sequence[Change]) -> Counter[Row]:
     for change in changes:
         if change.phase is ChangePhase.STREAMED:
             assert change.position is not None
-            first, *rest = change.position
-            position = (snapshot[0] if first == UNKNOWN_POSITION and snapshot else first, *rest)
+            position = change.position
             if greatest is not None and position < greatest:
                 continue
             if greatest != position:
@@ -103,7 +102,7 @@ class Database:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.lsn = 100
+        self.lsn = 100_000
         self.rows: dict[int, Row] = {}
         self.log: list[tuple[int, list[Change]]] = []
         self.commits = 0
@@ -164,8 +163,11 @@ class Connector:
         self.read = 0
 
     def snapshot(self, cut: int | None = None) -> None:
-        """All of the table, or (killed) the first `cut` rows."""
+        """All of the table, or (killed) the first `cut` rows. The table is not empty: nothing in the topic
+        would tell that the rows of an earlier snapshot are gone."""
         database = self.database
+        while not database.rows:
+            database.commit()
         database.lsn += 1
         position = (database.lsn, 0, 0)
         rows = sorted(database.rows.items())[:cut]
@@ -258,7 +260,6 @@ class ChangeHouse:
 
     folder: Path
     source: ChangingSource = field(default_factory=ChangingSource)
-    runner: Runner | None = None
     created: int = 0
     # How often a unit was read.
     reads: int = 0
@@ -267,6 +268,7 @@ class ChangeHouse:
 
     def __post_init__(self) -> None:
         self.clock = 0
+        self.local = LocalRunner(str(self.folder.with_name("state")))
         self.open()
 
     def open(self) -> None:
@@ -308,11 +310,10 @@ class ChangeHouse:
         self.clock += 100
         if self.machine.bind(self.clock) is None:
             return False
-        runner = self.runner or LocalRunner(str(self.folder.with_name("state")))
         while True:
             self.unit = unit = self.machine.unit(ways, 60.0)
             self.reads += 1
-            (facts,) = runner.run([unit], lane="alone", seconds=60.0)
+            (facts,) = self.local.run([unit], lane="alone", seconds=60.0)
             self.facts = facts
             if facts.failure is not None:
                 self.machine.abandon(unit)

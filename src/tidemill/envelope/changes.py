@@ -34,7 +34,6 @@ from tidemill.sources.contract import (
     PHASE_COLUMN,
     POSITION_COLUMN,
     TIMELINE_COLUMN,
-    UNKNOWN_POSITION,
     ChangePhase,
     UpstreamError,
     UpstreamLost,
@@ -68,6 +67,14 @@ class ChangeMark:
     def empty(self) -> bool:
         return self.position is None and self.snapshot is None
 
+    def within(self, other: ChangeMark) -> bool:
+        """Whether all that is a repetition behind this mark is one behind the other."""
+        if self.position is None:
+            return True
+        if other.position is None or other.position < self.position:
+            return False
+        return other.position > self.position or self.at <= other.at
+
 
 @dataclass(slots=True)
 class ChangeSummary:
@@ -83,8 +90,6 @@ class ChangeSummary:
     # The first snapshot of which there are rows, and the first timeline of changes before another snapshot.
     snapshot: Position | None = None
     timeline: str | None = None
-    # Whether positions were counted from `start.snapshot`.
-    counted: bool = False
     # Whether a new snapshot emptied the relation.
     emptied: bool = False
     # Whether there are rows that are upserts by key: of a snapshot, or incremental ones.
@@ -94,11 +99,12 @@ class ChangeSummary:
         """Whether the piece's result is the same if it begins at `mark`."""
         if mark == self.start:
             return True
-        if mark.snapshot != self.start.snapshot:
-            # Of a relation that was empty, the first snapshot is no new one.
-            same = self.start.empty and self.snapshot in (None, mark.snapshot)
-            if self.counted or not same:
-                return False
+        # (Of a relation that was empty, the first snapshot is no new one.)
+        same = mark.snapshot == self.start.snapshot or (self.start.empty and self.snapshot == mark.snapshot)
+        if self.snapshot is not None and not same:
+            return False
+        if self.dropped is not None and not self.start.within(mark):
+            return False
         if self.emptied and mark.empty != self.start.empty:
             return False
         if self.first is None or mark.position is None or self.first > mark.position:
@@ -140,7 +146,6 @@ class ChangeFilter:
         positions = _positions(rows.column(POSITION_COLUMN))
         kept = np.ones(rows.num_rows, np.bool_)
         resets: list[int] = []
-        self._note_snapshot(phases, positions)
         begin = 0
         for at, snapshot in [*self._snapshots(phases, positions), (rows.num_rows, None)]:
             streamed = begin + np.flatnonzero(positions.known[begin:at] & (phases[begin:at] == 0))
@@ -160,16 +165,6 @@ class ChangeFilter:
         before = np.concatenate([[0], np.cumsum(kept)])
         return rows.filter(pa.array(kept)), [int(before[at]) for at in resets]
 
-    def _note_snapshot(self, phases: np.ndarray, positions: _Positions) -> None:
-        """The first snapshot of the piece; whether positions before it are counted from an earlier one."""
-        if self.summary.snapshot is not None:
-            return
-        at = np.flatnonzero(phases == ChangePhase.SNAPSHOT)
-        before = slice(0, at[0] if at.size else len(phases))
-        self.summary.counted |= bool((positions.numbers[before, 0] == UNKNOWN_POSITION).any())
-        if at.size:
-            self.summary.snapshot = _position(positions.numbers[at[0]])
-
     def _snapshots(self, phases: np.ndarray, positions: _Positions) -> Iterable[tuple[int, Position]]:
         """Where snapshots begin that are not the mark's, and their positions."""
         at = np.flatnonzero(phases == ChangePhase.SNAPSHOT)
@@ -178,6 +173,8 @@ class ChangeFilter:
         numbers = positions.numbers[at]
         changes = np.flatnonzero((numbers[1:] != numbers[:-1]).any(axis=1)) + 1
         current = self._mark.snapshot
+        if self.summary.snapshot is None:
+            self.summary.snapshot = _position(numbers[0])
         for first in (0, *changes.tolist()):
             snapshot = _position(numbers[first])
             if snapshot != current:
@@ -188,10 +185,6 @@ class ChangeFilter:
         """Which of the streamed changes at `at` count."""
         mark = self._mark
         mark = replace(mark, timeline=self._timeline(rows, at, mark.timeline))
-        unknown = numbers[:, 0] == UNKNOWN_POSITION
-        if unknown.any():
-            numbers = numbers.copy()
-            numbers[unknown, 0] = UNKNOWN_POSITION if mark.snapshot is None else mark.snapshot[0]
         committed = rows.column(COMMITTED_COLUMN).to_numpy(zero_copy_only=False)[at]
         kept = _rising(numbers)
         if mark.position is not None:

@@ -134,7 +134,7 @@ class ChangeState:
 
     def __init__(self, data: Shard, facts: Shard) -> None:
         self._data = data
-        self._facts = facts
+        self.facts = facts
         # What is known just before the data's upper, and the facts that say so; None when it must be read.
         self._marks: dict[PartitionKey, ChangeMark] | None = None
         self._rows: dict[str, str] = {}
@@ -149,7 +149,7 @@ class ChangeState:
 
     def _load(self) -> dict[PartitionKey, ChangeMark]:
         if self._marks is None:
-            self._rows = read_facts(self._facts, upper_of(self._data))
+            self._rows = read_facts(self.facts, upper_of(self._data))
             self._marks, self._upserts = from_facts(self._rows)
         return self._marks
 
@@ -187,8 +187,8 @@ class ChangeState:
 
     def append(self, at: int, job: str) -> None:
         """Make the marks behind the unit durable, before the data. Raises a commit's outcomes."""
-        if self._settled is not None and upper_of(self._facts) <= at:
-            write_facts(self._facts, self._rows, to_facts(self._settled), at, job)
+        if self._settled is not None and upper_of(self.facts) <= at:
+            write_facts(self.facts, self._rows, to_facts(self._settled), at, job)
         failpoints.hit(FP_MARKED)
 
     def committed(self) -> None:
@@ -201,13 +201,13 @@ class ChangeState:
     def forget(self) -> None:
         """After a commit that ended at an unknown point."""
         self._marks = None
-        self._facts.refresh()
+        self.facts.refresh()
 
     def allow_compaction(self) -> None:
         """Times before the next redo are no longer needed."""
         needed = upper_of(self._data) - 1
-        if needed > self._facts.since:
-            self._facts.downgrade_since(needed)
+        if needed > self.facts.since:
+            self.facts.downgrade_since(needed)
 
 
 def to_facts(settled: SettledChanges) -> dict[str, str]:
