@@ -117,14 +117,21 @@ def run(seed: int, *, crashes: bool) -> None:
 
 
 def test_streamed_changes_need_no_state(house: ChangeHouse) -> None:
+    states = house.folder.with_name("state")
     show(house, snapshot(10, 1, "a"), snapshot(10, 2, "b"))
     assert house.unit is not None and house.unit.upserts
+    assert list(states.rglob("*.state"))
     show(house, streamed(20, "u", "a", "c"))
     # The unit behind a snapshot still is read as upserts; the next one is not.
     show(house, streamed(30, "u", "c", "d"))
     assert not house.unit.upserts
     assert house.rows() == {(1, "d"): 1, (2, "b"): 1}
     assert house.facts is not None and house.facts.state_bytes == 0
+    assert not list(states.rglob("*.state"))
+    # They come back when they are needed.
+    show(house, Change(ChangePhase.INCREMENTAL, None, "r", 2, None, (2, "z")))
+    assert house.rows() == {(1, "d"): 1, (2, "z"): 1}
+    assert list(states.rglob("*.state"))
 
 
 def test_a_repetition_is_dropped_within_a_piece_between_pieces_and_between_ticks(house: ChangeHouse) -> None:

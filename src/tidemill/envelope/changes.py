@@ -252,12 +252,7 @@ class ChangeFilter:
         if mark.position == last:
             seen |= mark.at
         if len(seen) > MAX_AT_POSITION:
-            raise UpstreamLost(
-                f"more than {MAX_AT_POSITION} changes have one position",
-                detail=f"They are in {self._place}, at {last}.",
-                hint="Positions of a log tell its changes apart. For other streams there is ENVELOPE "
-                "DEBEZIUM UPSERT.",
-            )
+            raise _too_many(last, self._place)
         return replace(mark, position=last, at=seen)
 
     def _tokens(self, rows: pa.RecordBatch, at: np.ndarray) -> frozenset[str]:
@@ -315,6 +310,8 @@ def _check(summary: ChangeSummary, mark: ChangeMark, end: ChangeMark, several: b
         raise _went_back(end, summary.dropped[1], place)
     if summary.emptied and several:
         raise _snapshot_again(place)
+    if len(end.at) > MAX_AT_POSITION:
+        raise _too_many(end.position, place)
 
 
 def other_timeline(known: str, found: str, place: str) -> UpstreamError:
@@ -334,6 +331,14 @@ def _went_back(mark: ChangeMark, offset: int, place: str) -> UpstreamError:
         "repetition, but was committed later than all changes so far: it is new.",
         hint="The upstream was restored from a backup, or its log began again. Let Debezium take a new "
         "snapshot into a new topic, and create the source again.",
+    )
+
+
+def _too_many(position: Position | None, place: str) -> UpstreamError:
+    return UpstreamLost(
+        f"more than {MAX_AT_POSITION} changes have one position",
+        detail=f"They are in {place}, at {position}.",
+        hint="Positions of a log tell its changes apart. For other streams there is ENVELOPE DEBEZIUM UPSERT.",
     )
 
 

@@ -189,6 +189,13 @@ def _apply(
     writer.flush()
 
 
+def discard_states(unit: Unit, folder: str) -> None:
+    """Remove the states of changes that are no longer upserts."""
+    for target in unit.targets:
+        if target is not None and target.changes is not None and target.upsert is None:
+            shared(folder).discard(target.shard)
+
+
 def run_here(unit: Unit, folder: str) -> UnitFacts:
     """Both halves in this process."""
     slices: dict[tuple[int, int], list[bytes]] = {}

@@ -50,6 +50,8 @@ class LocalRunner:
         self._folder = folder
 
     def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[UnitFacts]:
+        for unit in units:
+            keyed.discard_states(unit, self._folder)
         return [
             keyed.run_here(unit, self._folder) if unit.keyed else task.ingest(unit, unit.pieces)
             for unit in units

@@ -161,6 +161,7 @@ def _ingest(folder: str | None, life: str, payloads: Iterator[bytes]) -> Iterato
     for payload in payloads:
         units: list[tuple[int, Unit]] = pickle.loads(payload)
         for index, unit in units:
+            keyed.discard_states(unit, _state_folder(unit, folder, life))
             if unit.keyed:
                 yield index, keyed.run_here(unit, _state_folder(unit, folder, life))
             else:

@@ -18,6 +18,7 @@ import logging
 import os
 import queue
 import re
+import shutil
 import threading
 import time
 from collections import OrderedDict
@@ -70,6 +71,8 @@ class StateStore:
         # verified once stays so, since files never change.
         self._open: OrderedDict[str, tuple[Manifest, list[StateRun]]] = OrderedDict()
         self._lock = threading.Lock()
+        # Collections whose states were removed (`discard`), and of which none was opened since.
+        self._discarded: set[str] = set()
         # Merges that this process has in hand.
         self._merging: set[str] = set()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -118,11 +121,22 @@ class StateStore:
         """A state without rows, to be filled; nothing is written."""
         return BucketState(self, self._place(shard, bucket, shape), shape, upper, None, [])
 
+    def discard(self, shard: str) -> None:
+        """Remove what is kept of a collection that no longer needs a state. Looks only once, until something
+        is committed again."""
+        if shard in self._discarded:
+            return
+        self._discarded.add(shard)
+        for entry in os.scandir(self.folder) if os.path.isdir(self.folder) else ():
+            if entry.name.startswith(f"{_name(shard)}."):
+                with self._lock:
+                    for folder in [f for f in self._open if f.startswith(entry.path + os.sep)]:
+                        del self._open[folder]
+                shutil.rmtree(entry.path, ignore_errors=True)
+
     def _place(self, shard: str, bucket: int, shape: KeyShape) -> str:
-        name = shard
-        if _PLAIN.fullmatch(shard) is None:
-            name = hashlib.blake2b(shard.encode(), digest_size=16).hexdigest()
-        return os.path.join(self.folder, f"{name}.{shape.fingerprint}.{FORMAT}", str(bucket))
+        self._discarded.discard(shard)
+        return os.path.join(self.folder, f"{_name(shard)}.{shape.fingerprint}.{FORMAT}", str(bucket))
 
     def _remember(self, folder: str, manifest: Manifest, runs: list[StateRun]) -> None:
         with self._lock:
@@ -206,6 +220,13 @@ class StateStore:
     def close(self) -> None:
         """Let the background end after what it has in hand."""
         self._work.put(None)
+
+
+def _name(shard: str) -> str:
+    """The collection's, as a part of a folder's name."""
+    if _PLAIN.fullmatch(shard) is not None:
+        return shard
+    return hashlib.blake2b(shard.encode(), digest_size=16).hexdigest()
 
 
 def _claim(path: str) -> bool:
