@@ -25,7 +25,7 @@ from pyspark import cloudpickle
 from bench.busy import core_seconds
 from bench.report import Figure
 from support.shipped import Shipped
-from tidemill.catalog.sidecars import TALLY_DESC, stash_desc
+from tidemill.catalog.sidecars import FACTS_DESC, stash_desc
 from tidemill.cdcv2 import Progress
 from tidemill.ingest.machine import SourceMachine, TableFeed, TickTiming
 from tidemill.ingest.recovery.stream import StreamState
@@ -171,7 +171,7 @@ class Run:
         stream = StreamState(
             data,
             create("stash", stash_desc(DESC), since=created),
-            create("tally", TALLY_DESC, since=created),
+            create("tally", FACTS_DESC, since=created),
         )
         self.source = PlanSource(plan)
         remap = Remap(create("remap", EVENTS.remap_desc, since=created), EVENTS, self.source.start)

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 
 from ingest.scripted import GAUGE
 from support.shipped import Shipped
-from tidemill.catalog.sidecars import CLOCK_DESC, TALLY_DESC, stash_desc
+from tidemill.catalog.sidecars import CLOCK_DESC, FACTS_DESC, stash_desc
 from tidemill.cdcv2 import Message, Progress, Updates
 from tidemill.ingest.machine import SourceMachine, TableFeed, TickTiming
 from tidemill.ingest.recovery.stream import StreamState
@@ -119,7 +119,7 @@ class StreamHouse:
         desc = stash_desc(rows, self.source.kind)
         line = self._shard("line", rows) if self.own_times else None
         data = self._shard("data", CLOCK_DESC if self.own_times else rows)
-        self.stream = StreamState(data, self._shard("stash", desc), self._shard("tally", TALLY_DESC), line)
+        self.stream = StreamState(data, self._shard("stash", desc), self._shard("tally", FACTS_DESC), line)
         self.machine = SourceMachine(
             "u1",
             self.source,

@@ -2,9 +2,12 @@
 
 ENVELOPE MATERIALIZE (CDCv2) has several. The stash holds updates until their times are complete. The tally
 holds the frontiers, and the statements and counts of incomplete times. If the rows keep the times of the
-stream, the clock shard holds our times: it is empty, and its upper shows which bindings are done. Sidecars
-are created and dropped with their relation, and only its ticks read them (`ingest.recovery`). Their names and
-columns derive from the relation, so the catalog does not store them.
+stream, the clock shard holds our times: it is empty, and its upper shows which bindings are done.
+
+ENVELOPE DEBEZIUM has one: the greatest position of each partition, by which repetitions are known.
+
+Sidecars are created and dropped with their relation, and only its ticks read them (`ingest.recovery`,
+`ingest.changes`). Their names and columns derive from the relation, so the catalog does not store them.
 """
 
 from __future__ import annotations
@@ -14,14 +17,14 @@ from collections.abc import Callable, Sequence
 
 from tidemill.types.model import INT8, TEXT, Column, RelationDesc
 
-# As the catalog names the envelope.
-MATERIALIZE = "materialize"
+# As the catalog names the envelopes.
+MATERIALIZE, DEBEZIUM = "materialize", "debezium"
 
 # After the columns of the data: the diff of the update, and its origin. (For times see `time_names`.)
 DIFF, PARTITION, OFFSET = "diff", "partition", "offset"
 
 # One row per known fact: its subject, and JSON.
-TALLY_DESC = RelationDesc((Column("item", TEXT, nullable=False), Column("value", TEXT, nullable=False)))
+FACTS_DESC = RelationDesc((Column("item", TEXT, nullable=False), Column("value", TEXT, nullable=False)))
 
 # No rows: what counts is how far it is complete.
 CLOCK_DESC = RelationDesc(())
@@ -33,6 +36,10 @@ def stash_id(shard: str) -> str:
 
 def tally_id(shard: str) -> str:
     return f"{shard}-tally"
+
+
+def positions_id(shard: str) -> str:
+    return f"{shard}-positions"
 
 
 def clock_id(shard: str) -> str:
@@ -70,13 +77,19 @@ def _materialize(
     shard: str, desc: RelationDesc, definition: str | None, timeline: str | None
 ) -> list[tuple[str, RelationDesc]]:
     clock = [] if timeline is None else [(clock_id(shard), CLOCK_DESC)]
-    return [(stash_id(shard), stash_desc(desc, kind_of(definition))), (tally_id(shard), TALLY_DESC), *clock]
+    return [(stash_id(shard), stash_desc(desc, kind_of(definition))), (tally_id(shard), FACTS_DESC), *clock]
+
+
+def _debezium(
+    shard: str, desc: RelationDesc, definition: str | None, timeline: str | None
+) -> list[tuple[str, RelationDesc]]:
+    return [(positions_id(shard), FACTS_DESC)]
 
 
 # By the envelope, as the catalog names it: the shards beside that of a relation, and their columns.
 SIDECARS: dict[
     str, Callable[[str, RelationDesc, str | None, str | None], Sequence[tuple[str, RelationDesc]]]
-] = {MATERIALIZE: _materialize}
+] = {MATERIALIZE: _materialize, DEBEZIUM: _debezium}
 
 
 def sidecars_of(

@@ -71,7 +71,7 @@ _NEXT_ID = "next_id"
 DROPPED = "dropped:"
 
 # The shards that are made here (`ops`).
-_OURS = re.compile(r"u\d+-\d+(-remap|-stash|-tally|-clock)?")
+_OURS = re.compile(r"u\d+-\d+(-remap|-stash|-tally|-clock|-positions)?")
 
 # How long earlier states of the catalog can be read. Its changes are few and small.
 RETAIN_MS = 7 * 24 * 3600 * 1000

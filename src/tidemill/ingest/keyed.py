@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from tidemill.ingest.recovery.partition import Spread
 from tidemill.ingest.recovery.shares import recover_here
 from tidemill.ingest.recovery.values import FoundUpdates
 from tidemill.ingest.state import prepare, shared
-from tidemill.ingest.task import FP_READ, FP_WRITTEN, PartWriter, named, read, stamped
+from tidemill.ingest.task import FP_READ, FP_WRITTEN, PartWriter, named, piece_changes, read, stamped
 from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure, UnitTarget, UpsertWork
 from tidemill.sources.contract import OFFSET_COLUMN, SourceBatch, SourcePiece
 from tidemill.types.names import physical_names
@@ -57,10 +58,18 @@ def part_by_key(unit: Unit, pieces: Sequence[SourcePiece], send: Callable[[Slice
                 index: Spread(recover, piece.partition, partial(_send_slice, send, index), facts.found[index])
                 for index, recover in unit.recovers
             }
+            changes = piece_changes(unit, piece, facts)
             for batch in read(unit, [piece], facts):
                 target = unit.targets[batch.output]
                 if target is None:
                     continue
+                if batch.output in changes:
+                    found = changes[batch.output]
+                    if target.upsert is None:
+                        for updates in found.updates(batch.rows, unit.time):
+                            writers[batch.output].add(updates)
+                        continue
+                    batch = replace(batch, rows=found.records(batch.rows))
                 if target.recover is not None:
                     spreads[batch.output].add(batch)
                 elif target.upsert is None:
@@ -188,7 +197,7 @@ def run_here(unit: Unit, folder: str) -> UnitFacts:
         slices.setdefault(item[:2], []).append(item[2])
 
     facts = part_by_key(unit, unit.pieces, send)
-    if facts.failure is None and unit.upserts:
+    if facts.failure is None and unit.upserts and unit.stands(facts):
         facts.add(apply_buckets(unit, 0, 1, slices, folder))
     if facts.failure is None and unit.recovers:
         recover_here(unit, range(BUCKETS), slices, folder, facts)

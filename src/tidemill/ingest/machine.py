@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from tidemill import failpoints
 from tidemill.errors import Internal, TidemillError
+from tidemill.ingest.changes import ChangeState
 from tidemill.ingest.expired_records import error_of
 from tidemill.ingest.pace import CatchUpPace
 from tidemill.ingest.recovery.deduplicate import stash_index
@@ -30,7 +31,7 @@ from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.reclock.boundaries import boundary
 from tidemill.reclock.remap import Binding, Remap
-from tidemill.sources.contract import OutputDefinition, ReadLimits, UpstreamLost, UpstreamSource
+from tidemill.sources.contract import OutputDefinition, ReadLimits, SourcePiece, UpstreamLost, UpstreamSource
 from tidemill.sources.offsets import Offsets
 from tidemill.types.model import RelationDesc
 from tidemill.types.names import physical_names
@@ -91,6 +92,8 @@ class TableFeed:
     # Of a CDCv2 stream: what it remembers beside the shard. If the rows keep the stream's times they are in a
     # shard of its, and `shard` has none.
     stream: StreamState | None = None
+    # Of changes with positions: by which repetitions are known.
+    changes: ChangeState | None = None
 
     @property
     def line(self) -> Shard | None:
@@ -140,6 +143,8 @@ class SourceMachine:
         self._complete: dict[str, int] = {}
         # What the first of `pending` is known again by (`sources.contract`); None until it is marked.
         self._marks: Mapping[str, str] | None = None
+        # How the first of `pending` was cut when it was read, if it must be read again as it was cut.
+        self._cut: tuple[SourcePiece, ...] | None = None
         # Bound, and not yet in every shard; in order. More than one only after a crash.
         self.pending: list[SourceWork] = []
         # No binding is below it. The first one is after the moment of creation: since moves to it.
@@ -165,11 +170,19 @@ class SourceMachine:
         self.promised = max([self.promised, self.remap.upper, *self._complete.values(), *made])
         # Before the feeds: readers must not take one for complete whose work is not yet known.
         self.pending, self._marks = self._not_done(feeds), None
+        self._begin(feeds)
         if source is not None or not self.feeds:
             # What is bound and not done is marked when it is read.
             kept = next((f.stream.marks for f in feeds if f.stream is not None), {})
             self.source.recall(self.remap.frontier, kept)
         self.feeds = tuple(feeds)
+
+    def _begin(self, feeds: Sequence[TableFeed]) -> None:
+        """Another unit is at hand."""
+        self._cut = None
+        for feed in feeds:
+            if feed.changes is not None:
+                feed.changes.begin()
 
     def _original(self) -> list[TableFeed]:
         return [f for f in self.feeds if f.created == self.timing.created]
@@ -332,10 +345,11 @@ class SourceMachine:
         """The work of the oldest binding that is not done, read in `ways` pieces. The caller ends its job: by
         `commit`, or by `abandon`."""
         work = self.pending[0]
+        cut = self._cut or tuple(self.source.split(work.binding.lower, work.binding.upper, ways))
         return Unit(
             source=self.id,
             reader=self.source.reader(),
-            pieces=tuple(self.source.split(work.binding.lower, work.binding.upper, ways)),
+            pieces=cut,
             time=work.binding.time,
             targets=tuple(self._target(index, work) for index in range(len(self.source.outputs))),
             blobs=self.remap.shard.blobs,
@@ -349,13 +363,18 @@ class SourceMachine:
         if feed is None or not self._wants(feed, work):
             return None
         output = self.source.outputs[index]
-        upsert = None
+        upsert = changes = None
         if output.key is not None:
-            upsert = UpsertWork(_physical_key(output, feed.shard.desc), upper_of(feed.shard), output.order)
+            key = _physical_key(output, feed.shard.desc)
+            if feed.changes is not None:
+                several = len(work.binding.upper.items()) > 1
+                changes = feed.changes.work(key, several=several, place=output.place)
+            if feed.changes is None or feed.changes.upserts:
+                upsert = UpsertWork(key, upper_of(feed.shard), output.order)
         recover = None
         if feed.stream is not None and output.stream is not None:
             recover = feed.stream.recover(output.stream)
-        return UnitTarget(feed.rows.id, feed.rows.desc, upsert, recover)
+        return UnitTarget(feed.rows.id, feed.rows.desc, upsert, recover, changes)
 
     def _wants(self, feed: TableFeed, work: SourceWork) -> bool:
         """Whether the work is for the feed, and its shard lacks it: a crash may have occurred between two."""
@@ -364,6 +383,18 @@ class SourceMachine:
     def abandon(self, unit: Unit) -> None:
         """The unit's parts will never be appended."""
         self._home.end_job(unit.job)
+
+    def review(self, unit: Unit, facts: UnitFacts) -> bool:
+        """Whether the unit must be read again before it can be committed (`changes`). Raises SourceError."""
+        again = False
+        for feed in self.feeds:
+            target = unit.targets[feed.output]
+            if feed.changes is not None and target is not None and target.changes is not None:
+                found, upserted = facts.changes.get(feed.output, {}), target.upsert is not None
+                again |= feed.changes.review(target.changes, found, upserted=upserted)
+        if again:
+            self._cut = unit.pieces
+        return again
 
     def instead(self, unit: Unit, failure: UnitFailure) -> UnitFacts | None:
         """The upstream no longer has what the unit should read. If a table that was created later should
@@ -409,7 +440,11 @@ class SourceMachine:
                         elif settled.errors:
                             errors = error_rows(feed.shard.desc, settled.errors, unit.time)
                             parts.append(feed.shard.write_part(errors, job=unit.job))
+                    if feed.changes is not None:
+                        feed.changes.append(unit.time, unit.job)
                     self._append(feed, parts, unit.time)
+                    if feed.changes is not None:
+                        feed.changes.committed()
                     if feed.stream is not None and settled is not None:
                         feed.stream.committed(settled, marks)
                     self._complete[feed.shard.id] = unit.time + 1
@@ -421,6 +456,7 @@ class SourceMachine:
             self._home.end_job(unit.job)
         self.pending.pop(0)
         self._marks = None
+        self._begin(self.feeds)
         if facts.records:
             self.weight = max(1.0, facts.rows / facts.records)
         self._hydrate()
@@ -428,8 +464,11 @@ class SourceMachine:
     def _append(self, feed: TableFeed, parts: Sequence[Part], time: int) -> None:
         shard = feed.shard
         lower = upper_of(shard)
-        # (What a stream remembers is as of its data's upper, which must move with it.)
-        idle = not parts and feed.stream is None
+        if lower > time:
+            # An attempt whose outcome was unknown succeeded after all, and the log has told so meanwhile.
+            return
+        # (What is remembered beside it is as of its data's upper, which must move with it.)
+        idle = not parts and feed.stream is None and feed.changes is None
         if idle and len(self.feeds) > 1 and time - lower < IDLE_APPEND_MS:
             return
         try:
@@ -447,6 +486,8 @@ class SourceMachine:
                 feed.shard.refresh()
                 if feed.stream is not None:
                     feed.stream.forget()
+                if feed.changes is not None:
+                    feed.changes.forget()
             except (TidemillError, OSError) as e:
                 log.warning("shard %s could not be read: %s", feed.shard.id, e)
             self._complete[feed.shard.id] = max(self._complete[feed.shard.id], upper_of(feed.shard))
@@ -471,6 +512,8 @@ class SourceMachine:
             feed.rows.downgrade_since(min(to, done - 1))
             if feed.stream is not None:
                 feed.stream.allow_compaction()
+            if feed.changes is not None:
+                feed.changes.allow_compaction()
         self.remap.allow_compaction(min([to, *(upper_of(f.shard) - 1 for f in self.feeds)]))
 
     def retain(self, now: int, milliseconds: int, step: int) -> None:
@@ -485,6 +528,8 @@ class SourceMachine:
             if feed.stream is not None:
                 feed.stream.allow_compaction()
                 feed.stream.retain(milliseconds, step)
+            if feed.changes is not None:
+                feed.changes.allow_compaction()
         needed = min(min(upper_of(f.shard) - 1, f.shard.since) for f in self.feeds)
         if needed - self.remap.shard.since >= step:
             self.remap.allow_compaction(needed)

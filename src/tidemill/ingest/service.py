@@ -19,11 +19,12 @@ from typing import Any
 from tidemill.catalog.connections import Secrets, hangs_on, opened
 from tidemill.catalog.items import Connection, ItemId, Secret, Source, SourceProgress, SourceTable
 from tidemill.catalog.secrets import SecretStore
-from tidemill.catalog.sidecars import clock_id, stash_id, tally_id
+from tidemill.catalog.sidecars import clock_id, positions_id, stash_id, tally_id
 from tidemill.catalog.source_ops import LearnSource
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import Internal, TidemillError, UndefinedObject
+from tidemill.ingest.changes import ChangeState
 from tidemill.ingest.machine import SourceMachine, TableFeed, TickTiming
 from tidemill.ingest.recovery.stream import StreamState
 from tidemill.ingest.runner import Runner
@@ -251,6 +252,10 @@ class Ingestion:
     ) -> TableFeed:
         opened_ = self._environment.open_ingested
         rows = opened_(shard_id)
+        if upstream.outputs[output].changes:
+            return TableFeed(
+                output, rows, created, changes=ChangeState(rows, opened_(positions_id(shard_id)))
+            )
         if upstream.outputs[output].stream is None:
             return TableFeed(output, rows, created)
         stash, tally = opened_(stash_id(shard_id)), opened_(tally_id(shard_id))

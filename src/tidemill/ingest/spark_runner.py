@@ -184,10 +184,10 @@ def _part(ways: int, payloads: Iterator[bytes]) -> Iterator[Carried]:
                     yield item[1] % ways, (index, item)
                     continue
                 yield 0, (index, item)
-                if item.failure is not None:
-                    # Every task must know: nothing of the unit may be applied.
+                if item.failure is not None or item.changes:
+                    # Every task must know, because nothing of the unit may be applied.
                     for way in range(1, ways):
-                        yield way, (index, UnitFacts(failure=item.failure))
+                        yield way, (index, UnitFacts(failure=item.failure, changes=item.changes))
 
 
 def _apply(
@@ -195,17 +195,16 @@ def _apply(
 ) -> Iterator[tuple[int, UnitFacts | Carry]]:
     units: list[Unit] = pickle.loads(packed)
     slices: list[tuple[int, keyed.Slice]] = []
-    failed: set[int] = set()
+    known = [UnitFacts() for _ in units]
     for _, (index, item) in items:
         if isinstance(item, UnitFacts):
             yield index, item
-            if item.failure is not None:
-                failed.add(index)
+            known[index].add(item)
         else:
             slices.append((index, item))
     by_unit = keyed.grouped(slices)
     for index, unit in enumerate(units):
-        if index in failed:
+        if known[index].failure is not None or not unit.stands(known[index]):
             continue
         own = _state_folder(unit, folder, life)
         if unit.upserts:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidemill import failpoints
 from tidemill.errors import TidemillError
+from tidemill.ingest.changes import PieceChanges, piece_id
 from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure, UnitTarget
 from tidemill.persist.part import write_part
 from tidemill.sources.contract import SourceBatch, SourcePiece
@@ -59,10 +60,20 @@ def ingest(unit: Unit, pieces: Sequence[SourcePiece]) -> UnitFacts:
             None if target is None else PartWriter(unit, index, target, facts)
             for index, target in enumerate(unit.targets)
         ]
-        for batch in read(unit, pieces, facts):
-            writer = writers[batch.output]
-            if writer is not None:
-                writer.add(stamped(batch.rows, writer.names, unit.time))
+        for piece in pieces:
+            changes = piece_changes(unit, piece, facts)
+            for batch in read(unit, [piece], facts):
+                writer = writers[batch.output]
+                if writer is None:
+                    continue
+                if batch.output not in changes:
+                    writer.add(stamped(batch.rows, writer.names, unit.time))
+                    continue
+                for updates in changes[batch.output].updates(batch.rows, unit.time):
+                    writer.add(updates)
+                if changes[batch.output].summary.upserts:
+                    # It is read again, as upserts.
+                    return facts
         failpoints.hit(FP_READ)
         for writer in writers:
             if writer is not None:
@@ -71,6 +82,16 @@ def ingest(unit: Unit, pieces: Sequence[SourcePiece]) -> UnitFacts:
     except Exception as e:
         facts.failure = UnitFailure.of(e)
     return facts
+
+
+def piece_changes(unit: Unit, piece: SourcePiece, facts: UnitFacts) -> dict[int, PieceChanges]:
+    """The filters of the targets whose records are changes; their summaries are in the facts."""
+    found: dict[int, PieceChanges] = {}
+    for index, target in enumerate(unit.targets):
+        if target is not None and target.changes is not None:
+            found[index] = PieceChanges(target.changes, target.desc, piece)
+            facts.changes.setdefault(index, {})[piece_id(piece)] = found[index].summary
+    return found
 
 
 def read(unit: Unit, pieces: Sequence[SourcePiece], facts: UnitFacts) -> Iterator[SourceBatch]:

@@ -304,7 +304,9 @@ class Ticker:
                 return
             job_seconds = time.monotonic() - began
             commits = [
-                self._commits.submit(self._finish, slot, unit, facts, bind_seconds[slot.id], job_seconds)
+                self._commits.submit(
+                    self._finish_shared, slot, unit, facts, bind_seconds[slot.id], job_seconds
+                )
                 for (slot, unit), facts in zip(group, found, strict=True)
             ]
             wait(commits)
@@ -362,6 +364,8 @@ class Ticker:
                 self._fail(slot, e)
                 break
             job_seconds = time.monotonic() - began
+            if self._again(slot, unit, facts):
+                continue
             if not self._finish(slot, unit, facts, bind_seconds, job_seconds):
                 break
             machine.pace.learn(facts, job_seconds, machine.weight)
@@ -372,6 +376,26 @@ class Ticker:
         self._release(slot)
 
     # -- the end of a tick
+
+    def _finish_shared(self, slot: SourceSlot, unit: Unit, facts: UnitFacts, bind: float, job: float) -> None:
+        if self._again(slot, unit, facts):
+            # In a job of its own, at once.
+            slot.alone = True
+        else:
+            self._finish(slot, unit, facts, bind, job)
+
+    def _again(self, slot: SourceSlot, unit: Unit, facts: UnitFacts) -> bool:
+        """Whether the unit must be read again. What is wrong with it becomes its failure."""
+        if slot.removed or facts.failure is not None:
+            return False
+        try:
+            again = slot.machine.review(unit, facts)
+        except TidemillError as e:
+            facts.failure = UnitFailure.of(e)
+            return False
+        if again:
+            slot.machine.abandon(unit)
+        return again
 
     def _finish(self, slot: SourceSlot, unit: Unit, facts: UnitFacts, bind: float, job: float) -> bool:
         """Commit, or take note of why not; True when it is committed."""

@@ -10,7 +10,9 @@ import os
 import traceback
 from dataclasses import dataclass, field
 
+from tidemill.envelope.changes import ChangeSummary
 from tidemill.errors import TidemillError
+from tidemill.ingest.changes import ChangeWork, PieceId
 from tidemill.ingest.recovery.values import FoundUpdates, Recover, Settled
 from tidemill.persist.blob import Blobs
 from tidemill.persist.part import Part
@@ -34,12 +36,13 @@ class UpsertWork:
 @dataclass(frozen=True, slots=True)
 class UnitTarget:
     """The shard that one output of the source goes to; `upsert` or `recover` where its records must meet by
-    key."""
+    key. `changes` where repeated records are dropped by their positions."""
 
     shard: str
     desc: RelationDesc
     upsert: UpsertWork | None = None
     recover: Recover | None = None
+    changes: ChangeWork | None = None
 
     @property
     def keyed(self) -> bool:
@@ -76,6 +79,11 @@ class Unit:
     @property
     def upserts(self) -> bool:
         return any(t is not None and t.upsert is not None for t in self.targets)
+
+    def stands(self, facts: UnitFacts) -> bool:
+        """Whether what was read of its changes may be applied (`changes`)."""
+        works = [(index, t.changes) for index, t in enumerate(self.targets) if t is not None and t.changes]
+        return all(work.stands(facts.changes.get(index, {})) for index, work in works)
 
     @property
     def recovers(self) -> list[tuple[int, Recover]]:
@@ -135,6 +143,10 @@ class UnitFacts:
     # Of CDCv2 streams, by position: what the tasks found, and what followed from all of it.
     found: dict[int, FoundUpdates] = field(default_factory=dict[int, FoundUpdates])
     settled: dict[int, Settled] = field(default_factory=dict[int, Settled])
+    # Of changes, by position of the target: what each piece found.
+    changes: dict[int, dict[PieceId, ChangeSummary]] = field(
+        default_factory=dict[int, dict[PieceId, ChangeSummary]]
+    )
     # Buckets of the upsert state that were there, and that had to be read from the collection.
     hits: int = 0
     misses: int = 0
@@ -157,6 +169,8 @@ class UnitFacts:
         for target, found in other.found.items():
             self.found.setdefault(target, FoundUpdates()).add(found)
         self.settled.update(other.settled)
+        for target, summaries in other.changes.items():
+            self.changes.setdefault(target, {}).update(summaries)
         self.hits += other.hits
         self.misses += other.misses
         self.state_bytes += other.state_bytes

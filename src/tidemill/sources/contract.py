@@ -37,9 +37,9 @@ TRUNCATE_COLUMN = "mz_truncate"
 BEFORE_COLUMN = "mz_before"
 # uint8: `ChangePhase`.
 PHASE_COLUMN = "mz_phase"
-# fixed-size list of three int64: the position of the change in the upstream's log, compared as a tuple. Its
-# first number is `UNKNOWN_POSITION` where the upstream did not say it yet: then that of the snapshot counts.
-# Of a snapshot's row the position of the snapshot. Null for incremental rows, and for records that failed.
+# fixed-size list of three int64: the position of the change in the upstream's log, compared as a tuple. Of a
+# snapshot's row the position of the snapshot. Null for incremental rows, and for records that failed. Its
+# first number may be `UNKNOWN_POSITION` right behind a snapshot: before all others.
 POSITION_COLUMN = "mz_position"
 UNKNOWN_POSITION = -1
 # uint8: the letter of the operation. Two changes of one position differ in their key or in this.
@@ -145,8 +145,8 @@ class OutputDefinition:
     """One relation that the source feeds. With `key` (names of columns of `desc`, the last one perhaps of a
     hidden one) its records are upserts: the last one of a key is its row; or with `order` (names of hidden
     columns of whole numbers) the one that is greatest by them. With `changes` (and `key`) its records have
-    the old row too, and a position in the upstream's log by which repetitions are known. With `stream` its
-    records are statements of a CDCv2 stream."""
+    the old row too, and a position in the upstream's log by which repetitions are known; `place` describes
+    where they are, in errors. With `stream` its records are statements of a CDCv2 stream."""
 
     name: str
     desc: RelationDesc
@@ -154,6 +154,7 @@ class OutputDefinition:
     order: tuple[str, ...] = ()
     stream: StreamSpec | None = None
     changes: bool = False
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

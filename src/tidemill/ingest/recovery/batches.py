@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tidemill.catalog.sidecars import MATERIALIZE, TALLY_DESC, stash_desc, stash_id, tally_id
+from tidemill.catalog.sidecars import FACTS_DESC, MATERIALIZE, stash_desc, stash_id, tally_id
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.tally import Tally
 from tidemill.cdcv2.times import Time
@@ -86,7 +86,7 @@ class MicroBatches:
         self._data = self._shard(name, output.desc)
         kind = 0 if output.stream is None else output.stream.kind
         stash = self._shard(stash_id(name), stash_desc(output.desc, kind))
-        self._state = StreamState(self._data, stash, self._shard(tally_id(name), TALLY_DESC))
+        self._state = StreamState(self._data, stash, self._shard(tally_id(name), FACTS_DESC))
         self._take_back()
         # A batch failed at an unknown point: its writes are undone before the next.
         self._torn = False

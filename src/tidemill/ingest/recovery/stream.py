@@ -21,13 +21,12 @@ from typing import Any, cast
 import pyarrow as pa
 
 from tidemill import failpoints
-from tidemill.catalog.sidecars import TALLY_DESC
 from tidemill.cdcv2.stalls import Stall
 from tidemill.cdcv2.times import Time
 from tidemill.errors import Internal
+from tidemill.ingest.fact_shard import append_sidecar, read_facts, write_facts
 from tidemill.ingest.recovery.values import Recover, Settled, Tallied
 from tidemill.ingest.recovery.verdict import DECODE_ERROR, opened
-from tidemill.persist.outcome import UpperMismatch
 from tidemill.persist.part import Part
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
@@ -92,11 +91,11 @@ class StreamState:
     def _load(self) -> Tallied:
         if self._tallied is None:
             data, tally = upper_of(self._data), upper_of(self.tally)
-            kept = self._kept()
+            kept = read_facts(self.tally, data)
             self._rows = {item: value for item, value in kept.items() if not _is_mark(item)}
             # Also those of a tick that reached this point and no further: it is read again, from the same
             # input.
-            kept = self._kept(tally) if tally > data else kept
+            kept = read_facts(self.tally, tally) if tally > data else kept
             self.marks = {item[len(MARK) + 1 :]: value for item, value in kept.items() if _is_mark(item)}
             tallied = from_rows(self._rows)
             now = time.monotonic()
@@ -104,18 +103,6 @@ class StreamState:
             self._since = {at: self._since.get(at, now) for at in known["reported"]}
             self._tallied = tallied
         return self._tallied
-
-    def _kept(self, upper: int | None = None) -> dict[str, str]:
-        """The tally's rows just before a time: the data's upper, if nothing is said."""
-        as_of = max((upper_of(self._data) if upper is None else upper) - 1, self.tally.since)
-        sums: dict[tuple[str, str], int] = {}
-        with self.tally.snapshot(as_of, readable=as_of + 1) as snapshot:
-            for part in snapshot.parts:
-                table = snapshot.read_part(part)
-                columns = [table.column(name).to_pylist() for name in ("item", "value", DIFF_COLUMN)]
-                for item, value, diff in zip(*columns, strict=True):
-                    sums[item, value] = sums.get((item, value), 0) + cast("int", diff)
-        return {item: value for (item, value), count in sums.items() if count}
 
     def append(
         self,
@@ -127,26 +114,14 @@ class StreamState:
     ) -> None:
         """Make the tick's changes of stash and tally durable, and the marks of its records, before the
         data's. Raises a commit's outcomes."""
-        self._append(self.stash, parts, at)
+        append_sidecar(self.stash, parts, at)
         failpoints.hit(FP_STASHED)
         # A shard that is ahead has it from an attempt that reached this point and no further.
         self._ahead = upper_of(self.tally) > at
         rows = to_rows(settled.tallied) | {f"{MARK} {name}": mark for name, mark in (marks or {}).items()}
-        changes = None if self._ahead else _changes(self._rows, rows, at)
-        if changes is not None:
-            self._append(self.tally, [self.tally.write_part(changes, job=job)], at)
+        if not self._ahead:
+            write_facts(self.tally, self._rows, rows, at, job)
         failpoints.hit(FP_TALLIED)
-
-    def _append(self, shard: Shard, parts: Sequence[Part], at: int) -> None:
-        lower = upper_of(shard)
-        if not parts or lower > at:
-            return
-        try:
-            shard.compare_and_append(parts, lower, at + 1)
-        except UpperMismatch:
-            # An attempt whose outcome was unknown succeeded after all: no other process writes here.
-            if upper_of(shard) <= at:
-                raise
 
     def release(self, parts: Sequence[Part], settled: Settled) -> None:
         """Make the released rows durable at their own times, before the clock says so. Raises a commit's
@@ -254,24 +229,6 @@ def from_rows(rows: dict[str, str]) -> Tallied:
         "times": [{**account, "time": _time(account["time"])} for account, _ in accounts],
     }
     return Tallied(known, {_time(account["time"]): content for account, content in accounts if content})
-
-
-def _changes(before: dict[str, str], after: dict[str, str], at: int) -> pa.Table | None:
-    gone = [item for item in before.items() if after.get(item[0]) != item[1]]
-    come = [item for item in after.items() if before.get(item[0]) != item[1]]
-    if not gone and not come:
-        return None
-    rows = [*gone, *come]
-    diffs = [-1] * len(gone) + [1] * len(come)
-    names = [column.name for column in TALLY_DESC.columns]
-    return pa.table(
-        {
-            names[0]: pa.array([item for item, _ in rows], pa.string()),
-            names[1]: pa.array([value for _, value in rows], pa.string()),
-            TIME_COLUMN: pa.array([at] * len(rows), pa.int64()),
-            DIFF_COLUMN: pa.array(diffs, pa.int64()),
-        }
-    )
 
 
 def error_rows(desc: RelationDesc, errors: Sequence[str], at: int) -> pa.Table:
