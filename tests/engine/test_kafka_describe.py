@@ -147,7 +147,10 @@ def test_changes_of_debezium(world: World) -> None:
     assert described.definition["outputs"][0]["envelope"] == {"kind": "debezium"}
     (output,) = described.outputs
     assert names(output.desc.columns) == ["key", "data"] and names(output.desc.hidden) == ["mz_key"]
-    assert output.changes and output.key == ("key", "mz_key")
+    assert output.changes and output.key == ("key", "mz_key") and output.place == 'topic "t"'
+    source = open_source(resolved(world.state, described.definition, world))
+    assert source.outputs == described.outputs
+    source.close()
 
 
 @pytest.mark.parametrize(
