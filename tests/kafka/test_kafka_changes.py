@@ -429,6 +429,7 @@ FULL = "REPLICA IDENTITY FULL"
         ({"_lsn": 1.5}, "no position", "lsn 1.5", "Debezium 2.0"),
         ({"_lsn": 10**19}, "no position", "lsn 1000", "Debezium 2.0"),
         ({"_lsn": True}, "no position", "lsn true", "Debezium 2.0"),
+        ({"_ts_us": None, "_ts_ms": None}, "no position", "ts_us null, ts_ms null", "Debezium 1.0"),
         ({"_sequence": MISSING}, "no position", "sequence null", "Debezium 2.0"),
         ({"_sequence": None}, "no position", "sequence null", "Debezium 2.0"),
         ({"_sequence": ""}, "no position", "sequence ,", "Debezium 2.0"),
