@@ -140,6 +140,52 @@ def test_order_by_can_be_turned_off(world: World) -> None:
     world.describe(unseen("KEY FORMAT TEXT VALUE FORMAT TEXT ENVELOPE UPSERT"))
 
 
+def test_changes_of_debezium(world: World) -> None:
+    clauses = "KEY FORMAT JSON VALUE FORMAT JSON ENVELOPE DEBEZIUM"
+    described = world.describe(unseen(clauses))
+    assert described.envelope == "debezium"
+    assert described.definition["outputs"][0]["envelope"] == {"kind": "debezium"}
+    (output,) = described.outputs
+    assert names(output.desc.columns) == ["key", "data"] and names(output.desc.hidden) == ["mz_key"]
+    assert output.changes and output.key == ("key", "mz_key") and output.place == 'topic "t"'
+    source = open_source(resolved(world.state, described.definition, world))
+    assert source.outputs == described.outputs
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("clauses", "primary"),
+    [
+        ("FORMAT JSON", "ENVELOPE DEBEZIUM requires that KEY FORMAT be specified"),
+        (
+            "KEY FORMAT JSON VALUE FORMAT JSON INCLUDE KEY",
+            "Cannot use INCLUDE KEY with ENVELOPE DEBEZIUM: Debezium values include all keys.",
+        ),
+        (
+            "KEY FORMAT JSON VALUE FORMAT JSON INCLUDE TIMESTAMP",
+            "Cannot use INCLUDE TIMESTAMP with ENVELOPE DEBEZIUM",
+        ),
+        ("KEY FORMAT TEXT VALUE FORMAT TEXT", "ENVELOPE DEBEZIUM requires that VALUE FORMAT is set to AVRO"),
+        (
+            "KEY FORMAT TEXT VALUE FORMAT JSON",
+            "ENVELOPE DEBEZIUM requires that KEY FORMAT and VALUE FORMAT are the same",
+        ),
+    ],
+)
+def test_clauses_that_do_not_go_with_changes_of_debezium(world: World, clauses: str, primary: str) -> None:
+    sql = unseen(f"{clauses} ENVELOPE DEBEZIUM")
+    with pytest.raises(TidemillError) as refused:
+        world.describe(sql)
+    assert refused.value.primary == primary and refused.value.sqlstate == "42601"
+    assert refused.value.hint and sql[refused.value.position or 0 :]
+
+
+def test_changes_of_debezium_have_no_dead_letters(world: World) -> None:
+    clauses = "KEY FORMAT JSON VALUE FORMAT JSON ENVELOPE DEBEZIUM ON ERROR DEAD LETTER"
+    with pytest.raises(TidemillError, match="DEAD LETTER is not possible with ENVELOPE DEBEZIUM"):
+        world.describe(unseen(clauses))
+
+
 @given(st.integers(1601, 10**17))
 def test_huge_numbers_are_refused_before_anything_is_made_of_them(columns: int) -> None:
     world = World()

@@ -187,7 +187,7 @@ def test_captures_in_avro(narrow: bool) -> None:
         keys: Decoder = AvroDecoder(latest(records, "key"), framed=True, writers=Writers())
         values: Decoder = AvroDecoder(str(value["schema"]), framed=True, writers=Writers())
         layout = plan(spec("debezium upsert", key=value, value=value), keys.columns, values.columns)
-        raw = [tuple(_raw(r.get(f"{part}_b64")) for part in ("key", "value")) for r in records]
+        raw = [tuple(decoded(r.get(f"{part}_b64")) for part in ("key", "value")) for r in records]
         batch = RecordRows(layout, keys, values, json_value=False).make(
             messages([k for k, _ in raw], [v for _, v in raw])
         )
@@ -202,7 +202,7 @@ def test_captures_in_avro(narrow: bool) -> None:
                 assert row.get(name) == after.get(name)
 
 
-def _raw(text: str | None) -> bytes | None:
+def decoded(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from json.scanner import make_scanner
 from typing import Any, cast
 
 import numpy as np
@@ -25,7 +26,7 @@ from tidemill.types.json import canonical_json
 from tidemill.types.kernels import pc
 
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
-_scan = _DECODER.scan_once
+_scan = make_scanner(_DECODER)
 
 _BEFORE, _AFTER, _SOURCE, _PAYLOAD = '{"before":', ',"after":', ',"source":', '"payload":'
 _WHOLE_NUMBER = r"^-?[0-9]{1,18}$"

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidemill.types.columns import numbers, spans, valid_mask
+from tidemill.types.columns import constant, numbers, spans, valid_mask
 from tidemill.types.kernels import pc
 
 # Of the logs' own numbers; the largest are far below it.
@@ -174,6 +174,10 @@ def _file_numbers(files: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 def _described(said: Mapping[str, pa.Array]) -> pa.Array:
     """The values with their names, as one text; each is made once."""
+    same = [constant(column) for column in said.values()]
+    if all(column is not None for column in same):
+        text = _phrase(list(said), [column[0].as_py() for column in same if column is not None])
+        return pa.array([text]).take(pa.array(np.zeros(len(next(iter(said.values()))), np.int32)))
     codes = np.zeros(len(next(iter(said.values()))), np.int64)
     for column in said.values():
         encoded = column.dictionary_encode()

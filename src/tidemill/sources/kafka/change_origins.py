@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidemill.decode.debezium.positions import CONNECTORS, Connector, SourceFields
+from tidemill.decode.debezium.positions import CONNECTORS, SourceFields
 from tidemill.errors import TidemillError
 from tidemill.sources.contract import UNKNOWN_POSITION, ChangePhase
 from tidemill.sources.kafka.change_faults import Faults
@@ -58,13 +58,20 @@ def origins_of(source: SourceFields, live: np.ndarray, faults: Faults) -> Origin
             faults.note(mine, lambda row: unknown_connector(names[row].as_py()))
             continue
         found, wrong = connector.positions(source, streamed, UNKNOWN_POSITION)
-        faults.note(mine & placed & wrong, lambda row, of=connector: _ill_placed(of, source, row))
-        numbers_of = np.where(mine[:, None], found, numbers_of)
-        timelines = pc.if_else(pa.array(mine & streamed), connector.timelines(source), timelines)
+        faults.note(
+            mine & placed & wrong, lambda row, of=connector: _ill_placed(of.fields, source, row, of.since)
+        )
+        others = not mine.all()
+        numbers_of = np.where(mine[:, None], found, numbers_of) if others else found
+        told = connector.timelines(source)
+        only = others or not streamed.all()
+        timelines = pc.if_else(pa.array(mine & streamed), told, timelines) if only else told
     positions = pa.FixedSizeListArray.from_arrays(
         pa.array(numbers_of.ravel()), type=POSITION_TYPE, mask=pa.array(~placed)
     )
-    return Origins(np.where(live, phases, np.uint8(0)), positions, _committed(source, live), timelines)
+    committed = _committed(source, live)
+    faults.note(streamed & ~valid_mask(committed), lambda row: _ill_placed(("ts_us", "ts_ms"), source, row))
+    return Origins(np.where(live, phases, np.uint8(0)), positions, committed, timelines)
 
 
 def _phases(snapshot: pa.Array, live: np.ndarray, faults: Faults) -> np.ndarray:
@@ -102,11 +109,13 @@ def _unknown_phase(said: str) -> TidemillError:
     )
 
 
-def _ill_placed(connector: Connector, source: SourceFields, row: int) -> TidemillError:
+def _ill_placed(
+    fields: Sequence[str], source: SourceFields, row: int, since: str = "Debezium 1.0"
+) -> TidemillError:
     return TidemillError(
         "a change has no position in the log of its upstream",
-        detail=f"source has {_shown(connector.fields, source, row)}.",
-        hint=f"{connector.since} and later write it. ENVELOPE DEBEZIUM UPSERT does not need it.",
+        detail=f"source has {_shown(fields, source, row)}.",
+        hint=f"{since} and later write it. ENVELOPE DEBEZIUM UPSERT does not need it.",
         sqlstate="22000",
     )
 

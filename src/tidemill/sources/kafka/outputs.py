@@ -89,7 +89,12 @@ def output_of(topic: str, spec: Mapping[str, Any]) -> OutputDefinition:
     if spec.get(TWIN):
         return twin_output(spec["name"])
     key, value = _decoders(spec)
-    return plan(spec, None if key is None else key.columns, value.columns).output
+    return placed(topic, plan(spec, None if key is None else key.columns, value.columns).output)
+
+
+def placed(topic: str, output: OutputDefinition) -> OutputDefinition:
+    """The output with the name of its topic, where errors of the tick need it."""
+    return replace(output, place=f'topic "{legible(topic)}"') if output.changes else output
 
 
 def open_outputs(topic: str, specs: Sequence[Mapping[str, Any]]) -> tuple[Opened | StreamRows, ...]:

@@ -18,7 +18,7 @@ from tidemill.errors import SyntaxError_, TidemillError, Unsupported
 from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.kafka.dead_letters import ASIDE, twin
 from tidemill.sources.kafka.envelopes import envelope_of, plan
-from tidemill.sources.kafka.outputs import output_of
+from tidemill.sources.kafka.outputs import output_of, placed
 from tidemill.sql import ast
 from tidemill.sql.parser.envelopes.materialize import Materialize
 from tidemill.sql.parser.envelopes.none import NoEnvelope
@@ -71,7 +71,7 @@ def describe_output(name: str, topic: str, said: ast.Messages, context: Describe
         e.position = e.position or said.value.offset + 1
         raise
     connections = [*(() if key is None else key.connections), *value.connections]
-    return DescribedOutput(spec, laid_out.output, tuple(dict.fromkeys(connections)))
+    return DescribedOutput(spec, placed(topic, laid_out.output), tuple(dict.fromkeys(connections)))
 
 
 def _stream(

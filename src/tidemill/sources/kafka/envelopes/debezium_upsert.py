@@ -34,7 +34,8 @@ class DebeziumUpsertLayout(EnvelopeLayout):
         super().check(spec, include)
         if any(item.what == "key" for item in include):
             raise SyntaxError_(
-                "Cannot use INCLUDE KEY with ENVELOPE DEBEZIUM: Debezium values include all keys."
+                "Cannot use INCLUDE KEY with ENVELOPE DEBEZIUM: Debezium values include all keys.",
+                hint="Leave INCLUDE KEY out: the columns of the key are there.",
             )
 
     def value_format(self, form: Mapping[str, Any]) -> Mapping[str, Any]:
