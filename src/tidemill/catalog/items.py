@@ -261,7 +261,7 @@ class Connection(Unowned):
     schema: ItemId
     # The kind, as mz_connections shows it: `kafka`, `confluent-schema-registry`.
     type: str
-    # Canonical JSON: by name a text, a list of texts, or {"secret": id} (`connections`).
+    # Canonical JSON: by name a text, a number, a list of texts, or {"secret": id} (`connections`).
     options: str
     # The secrets among the options.
     depends_on: tuple[ItemId, ...] = ()

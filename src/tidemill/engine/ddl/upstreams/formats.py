@@ -15,7 +15,7 @@ from tidemill.decode import resolve
 from tidemill.decode.registry import Registry
 from tidemill.decode.resolve import avro_stream_registered as resolve_union
 from tidemill.decode.stream import stream_shape
-from tidemill.engine.ddl.connection_options import check_url
+from tidemill.engine.ddl.connection_kinds.schema_registry import check_url
 from tidemill.engine.ddl.upstreams.connection_check import asking
 from tidemill.engine.ddl.upstreams.described import DescribeContext
 from tidemill.errors import InvalidValue, SyntaxError_, TidemillError

@@ -13,7 +13,8 @@ from typing import Any
 
 from tidemill.catalog.connections import KAFKA
 from tidemill.catalog.items import Source
-from tidemill.engine.ddl.connection_options import check_addresses, split_addresses
+from tidemill.engine.ddl.connection_kinds.kafka import check_addresses
+from tidemill.engine.ddl.connection_options import split_addresses
 from tidemill.engine.ddl.upstreams.connection_check import offsets_for_time, topic_info
 from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput, describe_output
