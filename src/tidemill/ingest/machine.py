@@ -261,7 +261,7 @@ class SourceMachine:
     def bind(self, now: int) -> SourceWork | None:
         """Query the upstream, and bind what is new; None if nothing is new, or it is not time yet. Earlier
         bindings must be done first; but a newly opened upstream is queried in any case, because it may have
-        been recreated meanwhile. Raises SourceError and the outcomes of a commit."""
+        been recreated meanwhile. Raises UpstreamError and the outcomes of a commit."""
         if self.pending and self._looked:
             return self._marked(self.pending[0])
         at = boundary(now, self.timing.interval)
