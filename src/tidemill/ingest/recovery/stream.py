@@ -1,4 +1,4 @@
-"""The durable state of a CDCv2 relation between ticks: its stash and its tally, two shards beside it.
+"""The durable state of a CDCv2 relation between ticks: its stash and its tally, two more shards.
 
 One per relation on the driver, stepped by its source's machine. A commit writes stash, tally and data, in
 this order, and the data shard's upper is the truth. After a crash between two of them, the binding is read
@@ -42,9 +42,9 @@ FP_LINED = failpoints.register(
     "tick.recovery.lined", "rows with times of their own have the tick, its clock not"
 )
 
-# The tally's rows: what each is about. (Marks are the source's: `sources.contract`.)
+# The kinds of rows of the tally. (Marks belong to the source: `sources.contract`.)
 FRONTIERS, STATEMENT, TIME, MARK = "frontiers", "statement", "time", "mark"
-# Records that could not be read, of which the status tells.
+# The number of unreadable records that the status shows.
 MAX_UNREADABLE = 5
 
 
@@ -55,21 +55,20 @@ class StreamState:
         self._data = data
         self.stash = stash
         self.tally = tally
-        # Where the rows are, if they keep the stream's times.
+        # The shard of the rows, if they keep the stream's times.
         self.line = line
-        # Of such a stream, what has no time that it could be an error at: the latest records that could not
-        # be read since the process was started. Nothing wrong follows from them: what they counted or
-        # brought is missed.
+        # For such a stream, the problems without a time at which they could be errors: the latest unreadable
+        # records since the process was started. They cause no wrong result, because their updates and counts
+        # are missed.
         self.unreadable: tuple[str, ...] = ()
-        # All that is known just before the data's upper, and the tally's rows that say so; None when it must
-        # be read anew.
+        # The state just before the data's upper, and the tally's rows with it; None if it must be read again.
         self._tallied: Tallied | None = None
         self._rows: dict[str, str] = {}
-        # What the source knows its upstream again by, of all that was read.
+        # The marks of the source's upstream, for everything that was read.
         self.marks: dict[str, str] = {}
-        # Whether the tally had the tick at hand before it was committed.
+        # Whether the tally had the current tick before it was committed.
         self._ahead = False
-        # Since when (monotonic seconds) the frontier stands at each of its elements.
+        # Since when (monotonic seconds) the frontier has had each of its elements.
         self._since: dict[Time, float] = {}
         self._load()
 
@@ -94,7 +93,7 @@ class StreamState:
             data, tally = upper_of(self._data), upper_of(self.tally)
             kept = self._kept()
             self._rows = {item: value for item, value in kept.items() if not _is_mark(item)}
-            # Also those of a tick that reached this point and no further: it is read again, from the same
+            # Includes those of a tick that reached this point and no further: it is read again, from the same
             # input.
             kept = self._kept(tally) if tally > data else kept
             self.marks = {item[len(MARK) + 1 :]: value for item, value in kept.items() if _is_mark(item)}
@@ -106,7 +105,7 @@ class StreamState:
         return self._tallied
 
     def _kept(self, upper: int | None = None) -> dict[str, str]:
-        """The tally's rows just before a time: the data's upper, if nothing is said."""
+        """The tally's rows just before a time, by default the data's upper."""
         as_of = max((upper_of(self._data) if upper is None else upper) - 1, self.tally.since)
         sums: dict[tuple[str, str], int] = {}
         with self.tally.snapshot(as_of, readable=as_of + 1) as snapshot:
@@ -125,11 +124,11 @@ class StreamState:
         job: str,
         marks: Mapping[str, str] | None = None,
     ) -> None:
-        """Make the tick's changes of stash and tally durable, and the marks of its records, before the
-        data's. Raises a commit's outcomes."""
+        """Make the tick's changes of stash and tally durable, with the marks of its records, before the
+        data's. Raises the outcomes of a commit."""
         self._append(self.stash, parts, at)
         failpoints.hit(FP_STASHED)
-        # A shard that is ahead has it from an attempt that reached this point and no further.
+        # A shard that is ahead has them from an attempt that reached this point and no further.
         self._ahead = upper_of(self.tally) > at
         rows = to_rows(settled.tallied) | {f"{MARK} {name}": mark for name, mark in (marks or {}).items()}
         changes = None if self._ahead else _changes(self._rows, rows, at)
@@ -144,19 +143,19 @@ class StreamState:
         try:
             shard.compare_and_append(parts, lower, at + 1)
         except UpperMismatch:
-            # An attempt whose outcome was unknown succeeded after all: no other process writes here.
+            # An earlier attempt with an unknown outcome succeeded: no other process writes here.
             if upper_of(shard) <= at:
                 raise
 
     def release(self, parts: Sequence[Part], settled: Settled) -> None:
-        """Make the released rows durable at their own times, before the clock says so. Raises a commit's
-        outcomes."""
+        """Make the released rows durable at their own times, before the clock shard advances. Raises the
+        outcomes of a commit."""
         line = self.line
         if line is None:
             raise Internal("the rows of the stream have our times")
         upper = cast("int", settled.after[0]) if settled.after else None
         lower = line.upper
-        # A shard that is ahead has it from an attempt that reached this point and no further.
+        # A shard that is ahead has them from an attempt that reached this point and no further.
         if lower is not None and (upper is None or lower < upper):
             line.compare_and_append(parts, lower, upper)
         said = [error for error in settled.errors if error.startswith(DECODE_ERROR)]
@@ -165,13 +164,13 @@ class StreamState:
 
     @property
     def complete(self) -> int:
-        """Of rows with times of their own: complete before it."""
+        """For rows with their own times: they are complete before this time."""
         upper = None if self.line is None else self.line.upper
         return MAX_UPPER if upper is None else upper
 
     def committed(self, settled: Settled, marks: Mapping[str, str] | None = None) -> None:
-        """The data has the tick too."""
-        # The durable state counts, also where another attempt wrote it.
+        """Called when the data has the tick, too."""
+        # The durable state is valid, even if another attempt wrote it.
         if self._ahead:
             self._tallied = None
             self._load()
@@ -182,22 +181,22 @@ class StreamState:
         self._since = {at: self._since.get(at, now) for at in settled.after}
 
     def forget(self) -> None:
-        """After a commit that ended at an unknown point."""
+        """Called after a commit with an unknown outcome."""
         self._tallied = None
         for shard in (self.stash, self.tally, self.line):
             if shard is not None:
                 shard.refresh()
 
     def allow_compaction(self) -> None:
-        """Times before the next redo are no longer needed."""
+        """Times that no redo needs may be compacted."""
         needed = upper_of(self._data) - 1
         for shard in (self.stash, self.tally):
             if needed > shard.since:
                 shard.downgrade_since(needed)
 
     def retain(self, milliseconds: int, step: int) -> None:
-        """Release the history of rows with the stream's times: one such time counts as a millisecond. A
-        stream that has ended keeps its history."""
+        """Release the history of rows with the stream's times, one of which counts as a millisecond. A stream
+        that has ended keeps its history."""
         upper = None if self.line is None else self.line.upper
         if self.line is not None and upper is not None and upper - 1 - milliseconds - self.line.since >= step:
             self.line.downgrade_since(upper - 1 - milliseconds)
@@ -215,7 +214,8 @@ class StreamState:
 
     @property
     def frontier(self) -> list[Time] | None:
-        """The stream is complete before it, as of the last commit; [] without end; None before the first."""
+        """The stream is complete before this frontier, as of the last commit; [] at its end; None before the
+        first statement."""
         known = self._load().known
         return None if known is None else list(known["reported"])
 
@@ -225,7 +225,7 @@ def _is_mark(item: str) -> bool:
 
 
 def to_rows(tallied: Tallied) -> dict[str, str]:
-    """One row for each statement and time: so a tick writes what it changes."""
+    """One row for each statement and time, so that a tick writes only its changes."""
     known = tallied.known
     if known is None:
         return {}
@@ -275,7 +275,7 @@ def _changes(before: dict[str, str], after: dict[str, str], at: int) -> pa.Table
 
 
 def error_rows(desc: RelationDesc, errors: Sequence[str], at: int) -> pa.Table:
-    """Errors as updates of the relation: every read at this time or later meets them."""
+    """Errors as updates of the relation: every read at this time or later fails with them."""
     given: dict[str, list[object]] = {
         TIME_COLUMN: [at] * len(errors),
         DIFF_COLUMN: [1] * len(errors),

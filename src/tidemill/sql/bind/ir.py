@@ -299,9 +299,9 @@ def _membership_value(node: Subquery) -> Tree:
 
 
 def lower_filter(node: BoundNode, *, conjunct: bool = True) -> Tree:
-    """A condition of which only true matters: false and NULL are equivalent. Here Spark's IN (subquery) is correct: Spark turns it
-    into a join, which does not distinguish false from NULL. Its negation is correct only as a separate
-    condition (`conjunct`), for which Spark makes another join."""
+    """A condition of which only true matters: false and NULL are equivalent. Here Spark's IN (subquery) is
+    correct: Spark turns it into a join, which does not distinguish false from NULL. Its negation is correct
+    only as a separate condition (`conjunct`), for which Spark makes another join."""
     if isinstance(node, Op) and node.key in ("and", "or"):
         conjunct = conjunct and node.key == "and"
         return node.build([lower_filter(a, conjunct=conjunct) for a in node.args])
