@@ -140,7 +140,8 @@ class SparkCompactor:
                 return
 
     def compact(self, shard: Shard) -> bool:
-        """Compact one shard if necessary. Returns whether it was, also if the compaction failed. Never raises."""
+        """Compact one shard if necessary. Returns whether it was necessary, even if the compaction failed.
+        Never raises."""
         began = time.monotonic()
         job: list[str] = []
 
