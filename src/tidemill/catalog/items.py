@@ -241,8 +241,8 @@ class Sink(Unowned):
 
 @dataclass(frozen=True, slots=True)
 class Secret(Independent):
-    """A text that statements refer to and nobody can read. It is in the secret store (`secrets`); the item
-    only records its existence."""
+    """A text that statements can refer to and that no client can read. It is in the secret store (`secrets`);
+    the item only records its existence."""
 
     id: ItemId
     name: str

@@ -232,7 +232,7 @@ def _only_read(session: EngineSession) -> None:
 
 def _gone(engine: TidemillEngine, told: Mapping[str, RelationDropped]) -> RelationDropped | None:
     """The error in `told` for an input that no longer exists. (It lives as long as the subscription, so it
-    must not keep objects that only planning needs.)"""
+    must not hold objects that only planning needs.)"""
     kept = engine.catalog.state.items
     return next((error for item_id, error in told.items() if item_id not in kept), None)
 

@@ -26,7 +26,7 @@ _FIELDS = {
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
-# A cluster's other brokers are told by the first that answers.
+# The first broker that answers names the other brokers of the cluster.
 _MAX_BROKERS = 100
 
 

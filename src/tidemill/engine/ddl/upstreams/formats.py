@@ -115,7 +115,7 @@ def _said(
 def _columns(csv: ast.Csv) -> int | list[str]:
     if not isinstance(csv.columns, int):
         return [column.value for column in csv.columns]
-    # Before anybody makes a list of them.
+    # Checked before a list of them is built.
     if not 0 < csv.columns <= resolve.MAX_CSV_COLUMNS:
         raise InvalidValue(
             f"CSV cannot have {csv.columns} columns",

@@ -28,8 +28,8 @@ from tidemill.sql.parser.upstreams.kafka import Kafka
 
 # As brokers have it.
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-# How often a broker is asked for new partitions, unless the statement says it: as librdkafka does by itself
-# it would be five minutes, and records of a new partition would wait that long.
+# The default interval of requests for new partitions. librdkafka's default is five minutes, for which records
+# of a new partition would wait.
 DEFAULT_REFRESH_MS = 60_000
 MIN_REFRESH_MS, MAX_REFRESH_MS = 100, 3_600_000
 
