@@ -23,6 +23,7 @@ class RunState(Enum):
     HYDRATING = "hydrating"  # it has not yet caught up for the first time, and cannot be read
     RUNNING = "running"
     STALLED = "stalled"  # the last attempt failed; it is retried
+    FAILED = "failed"  # a view whose query has an error in the data; it continues
     CEASED = "ceased"  # the upstream has ended
 
 

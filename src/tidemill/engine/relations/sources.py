@@ -67,7 +67,7 @@ class StatusRow:
     changed_at: datetime
     status: str
     error: str | None = None
-    details: Mapping[str, str] | None = None
+    details: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
