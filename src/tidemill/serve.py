@@ -81,8 +81,8 @@ async def _serve(config: Config, began: float) -> int:
             loop.call_soon_threadsafe(end, error)
 
     if not (os.path.isdir(config.data_dir) and os.listdir(config.data_dir)):
-        # A server that cannot start leaves nothing behind. Where data is there already, another server may
-        # hold it, ports and all: then the error about the directory says more.
+        # A server that cannot start leaves nothing behind. If data exists, another server may hold it,
+        # including the ports: then the error about the directory is more helpful.
         check_address(config.sql_addr, "SQL", "--sql-addr")
         check_address(config.http_addr, "HTTP", "--http-addr")
     engine = await asyncio.to_thread(TidemillEngine.open, config, on_fatal=on_fatal)
@@ -154,11 +154,11 @@ def _signalled(loop: asyncio.AbstractEventLoop, number: int, end: object) -> Non
 
 
 def _few_heaps() -> None:
-    """Before there are threads: memory that one of them has freed is there for the others, and goes back to
-    the system. By default the C library gives each of the first few dozen threads a heap of its own, and
-    Arrow's allocator every one of them, and both keep what was once used: with a thousand readers that was
-    half a megabyte for each of them. (Merging parts, for which Arrow takes the most memory, costs a twentieth
-    more processor time by itself, and less when several threads do it.)"""
+    """Called before threads exist. It makes memory that one thread has freed available to the others and to
+    the system. By default the C library gives each of the first few dozen threads a separate heap, and
+    Arrow's allocator gives one to every thread. Both keep memory that was once used: with a thousand readers,
+    half a megabyte for each of them. (Merging parts, for which Arrow uses the most memory, costs a twentieth
+    more processor time in one thread, and less in several.)"""
     import pyarrow as pa
 
     with contextlib.suppress(OSError, AttributeError):  # another C library

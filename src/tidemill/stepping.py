@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-# How often a machine that nobody wakes is stepped: what it follows goes on in time by itself.
+# How often a machine is stepped without an event, because its inputs advance with time.
 IDLE_SECONDS = 1.0
 # After a failure a machine waits so long, twice as long after the next, and so on.
 FIRST_RETRY_SECONDS = 0.5
@@ -35,7 +35,7 @@ class Stepped:
     due: float = 0.0
     retry_at: float = 0.0
     failures: int = 0
-    # It was dropped: whoever steps it closes it.
+    # It was dropped. The thread that steps it closes it.
     gone: bool = False
 
     def ready(self, now: float) -> bool:
@@ -84,7 +84,7 @@ class Stepper(ABC, Generic[T]):
 
     @abstractmethod
     def _close(self, each: T) -> None:
-        """It was dropped, and nobody steps it. Under the lock, so it does not wait."""
+        """Close a dropped machine that no thread steps. Called under the lock, so it does not wait."""
 
     def _cancel(self, each: T) -> None:
         """The step under way should end soon. Under the lock."""

@@ -11,7 +11,7 @@ from tidemill.catalog.items import BUILTINS, Connection
 from tidemill.catalog.ops import CreateDatabaseOp, RenameOp, apply_all
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.ddl import connection_options
-from tidemill.engine.ddl.connection_options import TYPES, given_options, secrets_in
+from tidemill.engine.ddl.connection_options import given_options, secrets_in
 from tidemill.engine.ddl.connections import create_connection_sql
 from tidemill.errors import TidemillError
 from tidemill.sql import ast
@@ -29,7 +29,7 @@ def read(sql: str) -> ast.CreateConnection:
 def kept(sql: str) -> tuple[str, dict[str, object]]:
     """The kind and the checked options of a statement; the id of a secret is its name."""
     statement = read(sql)
-    kind = TYPES[statement.kind]
+    kind = statement.kind
     options = given_options(kind, statement.options, lambda name: name.item)
     connection_options.check(kind, options)
     return kind, options
@@ -190,7 +190,7 @@ def test_show_create_gives_it_back_under_the_names_of_today(sql: str) -> None:
     state = apply_all(state, [CreateSecretOp("u2", name) for name in names], time=2)
     ids = {s.name: s.id for s in state.secrets()} | {"k": "u6"}
     statement = read(sql)
-    kind = TYPES[statement.kind]
+    kind = statement.kind
     options = given_options(kind, statement.options, lambda name: ids[name.item])
     op = CreateConnectionOp("u2", "k", kind, json.dumps(options), secrets_in(options))
     state = apply_all(state, [op, RenameOp(ids["p"], "Odd one")], time=3)

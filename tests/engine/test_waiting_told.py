@@ -70,7 +70,11 @@ class World:
 
     def session(self) -> EngineSession:
         relations = SimpleNamespace(
-            readable=self.readable, report=self.report, machine=self.machine, hurry=lambda _: None
+            readable=self.readable,
+            report=self.report,
+            status=lambda item: self.report(item).status,
+            machine=self.machine,
+            hurry=lambda _: None,
         )
 
         async def blocking(fn: Any, *args: Any) -> Any:

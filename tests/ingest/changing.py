@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,8 @@ class Connector:
         self.database = database
         self.topic: list[Change] = []
         self.flushed: int | None = None
-        self.read = 0
+        # Of the log: what was read, and the transaction behind the last snapshot.
+        self.read = self.first = 0
 
     def snapshot(self, cut: int | None = None) -> None:
         """All of the table, or (killed) the first `cut` rows. The table is not empty: nothing in the topic
@@ -187,7 +188,7 @@ class Connector:
             for change in changes:
                 if self.read == self.first and change.position is not None:
                     # The first transaction behind a snapshot does not know the one before it.
-                    change = _replaced(change, (UNKNOWN_POSITION, *change.position[1:]))
+                    change = replace(change, position=(UNKNOWN_POSITION, *change.position[1:]))
                 self.topic.append(change)
             self.read += 1
 
@@ -196,11 +197,6 @@ class Connector:
 
     def kill(self) -> None:
         self.read = self.flushed or 0
-
-
-def _replaced(change: Change, position: tuple[int, int, int]) -> Change:
-    fields = {**change.__dict__, "position": position}
-    return Change(**fields)
 
 
 def batch_of(changes: Sequence[Change], first: int) -> pa.RecordBatch:

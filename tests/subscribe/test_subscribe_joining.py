@@ -209,8 +209,8 @@ class Late(Script):
 def test_an_error_concerns_those_who_are_told_its_time() -> None:
     empty = pa.table({"n": pa.array([], pa.int64())})
     changes = CollectionChanges(empty, 0, 10, error=(5, "it broke"))
-    assert [changes.failed(after, None) for after in (4, 5, 6)] == ["it broke", None, None]
-    assert [changes.failed(0, before) for before in (4, 5, 6)] == [None, None, "it broke"]
+    assert [changes.failed(after, None) for after in (4, 5, 6)] == [(5, "it broke"), None, None]
+    assert [changes.failed(0, before) for before in (4, 5, 6)] == [None, None, (5, "it broke")]
 
 
 def told(*updates: tuple[int, int, int, str | None], hidden: bool = False) -> tuple[list[Any], Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +15,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from views_world import BAD, BAD_TEXT, QUERIES, PyProgram, Rows, World, expected, held, interesting, judge
+from views_world import (
+    BAD,
+    BAD_TEXT,
+    QUERIES,
+    NoAnswer,
+    PyProgram,
+    Rows,
+    World,
+    expected,
+    held,
+    interesting,
+    judge,
+)
 
 from support.shards import memory_folder
 from tidemill import failpoints
@@ -23,7 +35,7 @@ from tidemill.persist.settle import upper_of
 from tidemill.types.arrow import TIME_COLUMN
 from tidemill.types.kernels import pc
 from tidemill.views.error_follower import Span
-from tidemill.views.machine import FP_APPENDED, FP_BEFORE_APPEND, FP_PART, ViewMachine
+from tidemill.views.machine import FP_APPENDED, FP_BEFORE_APPEND, FP_PART, ViewHealth, ViewMachine
 
 PLACES = (FP_BEFORE_APPEND, FP_PART, FP_APPENDED, "persist.part.written")
 
@@ -256,18 +268,48 @@ def test_an_error_stays_until_its_cause_is_gone_over_restarts(world: World) -> N
     finish(machine)
     bad = world.commit({"a": Counter({(2, BAD): 1})})
     world.commit({"a": Counter({(3, 7): 1})})
+    assert machine.health.error is None
     finish(machine)
+    assert machine.health == ViewHealth(BAD_TEXT, bad)
     assert held(machine.shard, bad, machine.readable) == BAD_TEXT
     assert held(machine.shard, bad - 1, machine.readable) == Counter({(1, 6): 1})
     machine.close()
     world.reopen()
     machine = world.machine("view")
     finish(machine)
+    assert machine.health == ViewHealth(BAD_TEXT, bad)
     assert held(machine.shard, machine.readable - 1, machine.readable) == BAD_TEXT
     good = world.commit({"a": Counter({(2, BAD): -1})})
     finish(machine)
+    assert machine.health.error is None
     assert held(machine.shard, good, machine.readable) == Counter({(1, 6): 1, (3, 8): 1})
     judge(world, "filtered", machine.shard, machine.readable)
+    machine.close()
+    world.close()
+
+
+def test_the_error_is_that_of_the_latest_evaluation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def named(tables: Mapping[str, Rows]) -> Rows:
+        worst = max((v for _, v in tables["a"]), default=0)
+        if worst > 10:
+            raise NoAnswer(f"no answer for {worst}")
+        return tables["a"]
+
+    monkeypatch.setitem(QUERIES, "named", (named, ("a",)))
+    world.create("view", "named")
+    machine = world.machine("view")
+    finish(machine)
+    first = world.commit({"a": Counter({(1, 14): 1, (1, 12): 1})})
+    world.commit({"a": Counter({(1, 11): 1})})
+    finish(machine)
+    assert machine.health == ViewHealth("no answer for 14", first)
+    second = world.commit({"a": Counter({(1, 14): -1})})
+    finish(machine)
+    assert machine.health == ViewHealth("no answer for 12", second)
+    world.commit({"a": Counter({(1, 12): -1, (1, 11): -1, (1, 1): 1})})
+    finish(machine)
+    assert machine.health.error is None
+    judge(world, "named", machine.shard, machine.readable)
     machine.close()
     world.close()
 
@@ -292,6 +334,7 @@ def test_a_view_that_begins_with_an_error(world: World) -> None:
     item = world.create("view", "filtered")
     machine = world.machine("view")
     finish(machine)
+    assert machine.health == ViewHealth(BAD_TEXT, item.created)
     assert held(machine.shard, item.created, machine.readable) == BAD_TEXT
     world.commit({"a": Counter({(2, BAD): -1, (1, 2): 1})})
     finish(machine)

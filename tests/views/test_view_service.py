@@ -119,9 +119,12 @@ def test_an_error_passes_through_and_goes(world: Running) -> None:
     assert world.service is not None
     views, two = world.service, world.view("two")
     assert held(views.shard(two), at, views.readable(two)) == BAD_TEXT
-    world.until(lambda: views.report(two).status.state is RunState.RUNNING)
+    world.until(lambda: views.status(two).state is not RunState.HYDRATING)
+    status = views.status(two)
+    assert (status.state, status.error, status.since) == (RunState.FAILED, BAD_TEXT, at)
     later = world.commit({"a": Counter({(1, BAD): -1, (3, 3): 1})})
     world.complete("two", later)
+    world.until(lambda: views.status(two).state is RunState.RUNNING)
     assert held(views.shard(two), later, views.readable(two)) == {(3, 4): 1}
     assert held(views.shard(two), at, views.readable(two)) == BAD_TEXT
 
@@ -137,8 +140,8 @@ def test_a_slow_and_a_broken_view_delay_nobody(world: Running) -> None:
     world.check("good", "filtered")
     assert world.service is not None
     views, broken = world.service, world.view("broken")
-    world.until(lambda: views.report(broken).status.state is RunState.STALLED)
-    assert views.report(broken).status.error == "Spark has ended"
+    world.until(lambda: views.status(broken).state is RunState.STALLED)
+    assert views.status(broken).error == "Spark has ended"
     assert views.readable(world.view("slow")) == 0
     world.broken.clear()
     world.gates["slow"].set()
@@ -146,7 +149,7 @@ def test_a_slow_and_a_broken_view_delay_nobody(world: Running) -> None:
     for name in ("slow", "broken"):
         world.complete(name, at)
         world.check(name, "filtered")
-    world.until(lambda: views.report(broken).status.state is RunState.RUNNING)
+    world.until(lambda: views.status(broken).state is RunState.RUNNING)
 
 
 def test_more_views_than_threads_all_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

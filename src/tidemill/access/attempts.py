@@ -19,7 +19,7 @@ from tidemill.errors import TidemillError
 
 # Failed logins that cost nothing: people mistype, and a program with an old password tries a few times.
 FREE_FAILURES = 5
-# The same for all roles of an address together, so that nobody tries one password on every name.
+# Counted for all roles of an address together, so that a client cannot try one password for every name.
 FREE_FAILURES_OF_ADDRESS = 50
 # What the first failure beyond costs; it doubles with each further one.
 FIRST_WAIT_SECONDS = 1.0
@@ -96,7 +96,7 @@ class Attempts:
 
 
 def _origin(address: str) -> str:
-    """Of IPv6 the first half: the rest is anybody's to choose."""
+    """For IPv6 the first half, because a client can choose the rest."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -22,7 +22,7 @@ from tidemill.access.saslprep import saslprep
 from tidemill.errors import TidemillError
 
 MECHANISM = "SCRAM-SHA-256"
-# The same, bound to the TLS connection: nobody can stand in between and pass the messages on.
+# The same, bound to the TLS connection, so that an attacker in between cannot relay the messages.
 MECHANISM_PLUS = "SCRAM-SHA-256-PLUS"
 BINDING = "tls-server-end-point"
 
@@ -91,8 +91,8 @@ def parse_verifier(text: str) -> Verifier | None:
 
 
 def mock_verifier(key: bytes, user: str) -> Verifier:
-    """For a user who has no verifier: always the same salt for the same name, and no password fits. `key` is
-    secret and stays the same, or the salt would tell who exists."""
+    """For a user without a verifier: always the same salt for the same name, and no password matches. `key`
+    is secret and constant; otherwise the salt would reveal which users exist."""
     salt = _hmac(key, user.encode("utf-8", "surrogatepass"))[:_SALT_BYTES]
     return Verifier(ITERATIONS, salt, secrets.token_bytes(32), secrets.token_bytes(32))
 
@@ -177,7 +177,7 @@ class ServerExchange:
                 raise TidemillError("unsupported SCRAM channel-binding type", sqlstate="0A000")
         elif flag == "y":
             if self._binding is not None:
-                # We had offered it: somebody in between has taken our offer out.
+                # We offered it, so an attacker in between has removed the offer.
                 raise TidemillError("SCRAM channel binding negotiation error", sqlstate="28000")
         elif flag != "n":
             raise _malformed("The header is not known.")

@@ -16,7 +16,7 @@ requires reopening the source.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from tidemill.catalog.items import Connection, ItemId, Secret, Source
@@ -79,14 +79,23 @@ def options(state: CatalogState, connection: ItemId, secrets: Secrets) -> Defini
     return with_secrets(state, completed(item.type, json.loads(item.options)), secrets)
 
 
-def completed(kind: str, given: Mapping[str, Any]) -> Definition:
-    """Options with what goes without saying: how a Kafka connection is secured, by what else it says."""
-    if kind != KAFKA or "security_protocol" in given:
+def _secured(given: Mapping[str, Any]) -> Definition:
+    """How a Kafka connection is secured, by what else it says."""
+    if "security_protocol" in given:
         return dict(given)
     sasl = any(name.startswith("sasl_") for name in given)
     tls = any(name.startswith("ssl_") for name in given)
     protocol = "SASL_SSL" if sasl else "SSL" if tls else "PLAINTEXT"
     return {**given, "security_protocol": protocol}
+
+
+# Options with what goes without saying, for kinds that have such.
+DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Definition]] = {KAFKA: _secured}
+
+
+def completed(kind: str, given: Mapping[str, Any]) -> Definition:
+    """Options with what goes without saying."""
+    return DEFAULTS.get(kind, dict)(given)
 
 
 def with_secrets(state: CatalogState, given: Mapping[str, Any], secrets: Secrets) -> Definition:

@@ -241,8 +241,8 @@ class Sink(Unowned):
 
 @dataclass(frozen=True, slots=True)
 class Secret(Independent):
-    """A text that statements refer to and nobody can read. It is in the secret store (`secrets`); the item
-    only records its existence."""
+    """A text that statements can refer to and that no client can read. It is in the secret store (`secrets`);
+    the item only records its existence."""
 
     id: ItemId
     name: str
@@ -261,7 +261,7 @@ class Connection(Unowned):
     schema: ItemId
     # The kind, as mz_connections shows it: `kafka`, `confluent-schema-registry`.
     type: str
-    # Canonical JSON: by name a text, a list of texts, or {"secret": id} (`connections`).
+    # Canonical JSON: by name a text, a number, a list of texts, or {"secret": id} (`connections`).
     options: str
     # The secrets among the options.
     depends_on: tuple[ItemId, ...] = ()

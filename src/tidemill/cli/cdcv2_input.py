@@ -129,7 +129,7 @@ def _heard(reader: Reader, raw: bytes, origin: str, at: int | None = None) -> St
 
 
 def topic(name: str, brokers: str, registry: str | None, schema: str | None) -> MessageInput:
-    """A topic from its beginning to its present end. Raises SourceError, UndefinedObject, and the errors of
+    """A topic from its beginning to its present end. Raises UpstreamError, UndefinedObject, and the errors of
     the registry."""
     from tidemill.sources.kafka.consume import Range, settings_of
     from tidemill.sources.kafka.metadata import describe_topic

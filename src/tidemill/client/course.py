@@ -1,9 +1,10 @@
 """The steps of one subscription: connect, read, and reconnect after a lost connection.
 
 A generator without I/O. It yields its requests (`Dial` a connection, wait until a socket is `Ready`,
-`Pause`) and its results (`News`). `sync` and `aio` drive it. Promises: every complete time is returned
-once, in order, without gaps, however often the connection is lost. If the server no longer has the
-history, the subscription raises `HistoryGone`, or starts again with a new snapshot if `renew` is set.
+`Pause`) and its results (`News`). `driver` and `aio_driver` run it, for `sync` and `aio`. Promises: every
+complete time is returned once, in order, without gaps, however often the connection is lost. If the server no
+longer has the history for a reconnect, the subscription raises `HistoryGone`, or starts again with a new
+snapshot if `renew` is set. If reconnecting fails for too long, it raises `GaveUp`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Times that have become complete, in order; and the time up to which all are complete."""
+    """Times that have become complete, in order, and the time up to which everything is complete."""
 
     complete: list[CompleteTime]
     after: int
@@ -63,7 +64,7 @@ class Course:
         self._assembler = Assembler(snapshot=request.snapshot, max_bytes=max_bytes)
         # The columns after time and progress, once known: they must not change.
         self.fields: tuple[ClientField, ...] | None = None
-        # The number of reconnects.
+        # The number of reconnects; -1 before the first connection.
         self.reconnects = -1
 
     def steps(self) -> Steps:
@@ -93,7 +94,8 @@ class Course:
                 yield Pause(seconds, e)
 
     def _follow(self, link: Link) -> Steps:
-        """Run to the end of the stream. Only UP TO and constant relations have one."""
+        """Read one connection to the end of the stream. Only subscriptions with UP TO and of relations that
+        can no longer change end."""
         resume = self._assembler.resume
         fields = yield from link.describe(self._request.sql(resume))
         if self.fields is not None and fields[2:] != self.fields:
@@ -105,8 +107,8 @@ class Course:
         self.fields = fields[2:]
         rows = rows_of(fields)
         yield from link.copy(self._request.copy(resume, rows.options))
-        # Before a progress row arrives, no rows can be returned. Decoding a large block costs a tenth of
-        # decoding many small ones.
+        # No rows can be returned before a progress row arrives, so blocks end there. Decoding one large block
+        # costs a tenth of decoding many small ones.
         while block := (yield from link.block(rows.progressed)):
             yield from self._news(self._assembler.feed(rows.decode(block)))
         yield from self._news(self._assembler.finish())

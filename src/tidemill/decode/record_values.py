@@ -19,10 +19,10 @@ from tidemill.types.columns import valid_mask
 
 @dataclass(frozen=True, slots=True)
 class RecordValues:
-    """As many rows as values were given. `missing`: the record brings no row, it deletes. `errors` (text) has
-    a value where one could not be read; None when all went well. `truncate`: the record empties the relation.
-    `unavailable` marks, per position among `columns`, the rows whose value there was not sent because it did
-    not change; `partial` those whose one column, of JSON, lacks members for that reason."""
+    """As many rows as values. `missing`: the record has no row, it deletes. `errors` (text) has a value for
+    each one that could not be read; None without errors. `truncate`: the record empties the relation.
+    `unavailable` marks, per position among `columns`, the rows whose value was not sent because it did not
+    change; `partial` marks those whose one column, of JSON, lacks members for that reason."""
 
     columns: Sequence[pa.Array]
     missing: np.ndarray

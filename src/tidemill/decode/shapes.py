@@ -20,7 +20,7 @@ from tidemill.decode.cursor import PAD, Bytes
 from tidemill.decode.tokens import plain_tokens
 from tidemill.types.columns import spans
 
-# Values in one shape: more would make the table of spans large, and nobody has flat documents of this size.
+# Values in one shape. More would make the table of spans large, and flat documents of this size do not occur.
 MAX_VALUES = 512
 
 # The escapes that jsonb writes as everybody does; others (`\u00e9`, `\/`) it writes otherwise.

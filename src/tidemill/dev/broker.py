@@ -23,18 +23,18 @@ from tidemill.dev.jars import BROKER, Progress, fetch
 from tidemill.dev.process import HOST, LocalProgram, answers, java_command, must_be_free, pick_ports
 from tidemill.errors import Unavailable
 
-# 4-5 s on a quiet machine of two cores.
+# 4-5 s on a quiet machine with two cores.
 START_SECONDS = 240.0
 FORMAT_SECONDS = 120.0
 METADATA_SECONDS = 2.0
-# 150-270 MB in all with this heap; a benchmark may want more.
+# 150-270 MB in total with this heap; a benchmark may need more.
 HEAP_MB = 256
 
 # The users of the listeners with SASL: alice by SCRAM, bob by PLAIN.
 USER, PASSWORD = "alice", "alice-secret"
 PLAIN_USER, PLAIN_PASSWORD = "bob", "bob-secret"
 
-# Warnings and errors only: quiet for as long as nothing is wrong, so the log needs no rotation.
+# Only warnings and errors: little output, so the log needs no rotation.
 LOG4J = """\
 status = error
 appender.out.type = Console
@@ -48,7 +48,8 @@ rootLogger.appenderRef.out.ref = out
 
 @dataclass(frozen=True, slots=True)
 class Secure:
-    """The listeners that ask who is there: addresses as `host:port`, and what a client needs to be let in."""
+    """The listeners with authentication or TLS: addresses as `host:port`, and the credentials that a client
+    needs."""
 
     sasl: str
     tls: str
@@ -58,7 +59,7 @@ class Secure:
 
 
 class Broker(LocalProgram):
-    """`folder` is kept between starts. `settings` go into server.properties as they are and win over ours."""
+    """`folder` is kept between starts. `settings` are added to server.properties and override ours."""
 
     def __init__(
         self,
@@ -84,18 +85,18 @@ class Broker(LocalProgram):
 
     @property
     def bootstrap(self) -> str:
-        """Where clients begin, without authentication."""
+        """The address for clients, without authentication."""
         return f"{HOST}:{self.port}"
 
     def start(self, progress: Progress | None = None) -> None:
-        """Start it, or start it again; returns when it serves."""
+        """Start the broker, also again after an end. Returns when it serves clients."""
         must_be_free(*self._ports)
         jars = fetch(BROKER, progress)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(LOG4J)
         properties = self.folder / "server.properties"
         properties.write_text("".join(f"{k}={v}\n" for k, v in self._properties().items()))
-        # The tool writes this file last of all that a broker needs.
+        # The tool writes this file last.
         if not (self._data / "meta.properties").exists():
             self._format(jars, properties)
         self._launch(self._java(jars, self.heap_mb, "kafka.Kafka", str(properties)))
@@ -111,7 +112,7 @@ class Broker(LocalProgram):
 
     def _format(self, jars: Path, properties: Path) -> None:
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # The tool takes an id that begins with a dash for an option.
+        # The tool would take an id that begins with a dash for an option.
         cluster = cluster.replace("-", "_")
         arguments = ["format", "-t", cluster, "-c", str(properties)]
         if self.secure:
@@ -164,7 +165,7 @@ class Broker(LocalProgram):
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self._data),
             "auto.create.topics.enable": "false",
-            # A single node: nothing can be replicated, and its own topics need one partition each.
+            # A single node cannot replicate, and its internal topics need one partition each.
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "1",
             "transaction.state.log.replication.factor": "1",
@@ -174,18 +175,18 @@ class Broker(LocalProgram):
             "share.coordinator.state.topic.min.isr": "1",
             "share.coordinator.state.topic.num.partitions": "1",
             "group.initial.rebalance.delay.ms": "0",
-            # Lets a worker of Connect be missed after 3 s.
+            # A worker of Connect that is gone is detected after 3 s.
             "group.min.session.timeout.ms": "1000",
-            # After a kill the broker is let in again only when its former life has timed out (after 9 s,
-            # unless told otherwise).
+            # After a kill, the broker is accepted again only when its previous session has timed out (by
+            # default after 9 s).
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
-            # Compaction and expiry are seen in seconds, not minutes; the buffer keeps the heap small.
+            # Compaction and expiry take effect in seconds, not minutes. The buffer keeps the heap small.
             "log.cleaner.backoff.ms": "500",
             "log.cleaner.dedupe.buffer.size": "4194304",
             "log.retention.check.interval.ms": "1000",
-            # Unless a topic says otherwise nothing expires: a record may carry a timestamp of years ago, and
-            # by the usual seven days it would be gone within a second.
+            # By default nothing expires: a record may have a timestamp years ago, and with the usual seven
+            # days it would be deleted within a second.
             "log.retention.ms": "-1",
             **extra,
             **self._settings,

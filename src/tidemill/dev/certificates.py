@@ -19,8 +19,8 @@ OPENSSL_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM files. `server` holds key and certificate together, as a broker wants its key store; a client needs
-    `ca`, and `client` with `client_key` where the broker asks who it is."""
+    """PEM files. `server` contains key and certificate, as the broker's key store requires. A client needs
+    `ca`, and `client` with `client_key` if the broker requires a client certificate."""
 
     ca: Path
     server: Path
@@ -29,7 +29,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """The certificates of `folder`, made if they are not there."""
+    """The certificates of `folder`; created if they do not exist."""
     made = Certificates(
         folder / "ca.pem", folder / "server.pem", folder / "client.pem", folder / "client.key"
     )
@@ -47,7 +47,7 @@ def make_certificates(folder: Path) -> Certificates:
         command += ["-addext", "basicConstraints=critical,CA:false"]
         _run(openssl, folder, *command, *(["-addext", extra] if extra else []))
     (folder / "client.crt").rename(made.client)
-    # Last, and whole at once: its presence says that all is there.
+    # Written last and atomically: if it exists, all files exist.
     both = folder / "server.both"
     both.touch(mode=0o600)
     both.write_text((folder / "server.key").read_text() + (folder / "server.crt").read_text())

@@ -24,18 +24,18 @@ from tidemill.dev.process import HOST, POLL_SECONDS, LocalProgram, java_command,
 from tidemill.dev.registry import RegistryProcess
 from tidemill.errors import Unavailable
 
-# 3-4 s on a machine of two cores that is not idle.
+# 3-4 s on a machine with two cores and other work.
 START_SECONDS = 240.0
 REQUEST_SECONDS = 60.0
 # A new connector runs after about a second, and then takes its snapshot.
 RUNNING_SECONDS = 60.0
-# 140-400 MB in all.
+# 140-400 MB in total.
 HEAP_MB = 384
 _AVRO_CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 
 
 class Connect(LocalProgram):
-    """`folder` is kept between starts; what the worker knows is in topics of the broker."""
+    """`folder` is kept between starts. The worker's state is in topics of the broker."""
 
     def __init__(self, folder: Path, bootstrap: str, *, port: int | None = None) -> None:
         super().__init__("Kafka Connect", folder, "connect.log")
@@ -44,11 +44,11 @@ class Connect(LocalProgram):
 
     @property
     def url(self) -> str:
-        """Its REST interface."""
+        """The address of the REST interface."""
         return f"http://{HOST}:{self.port}"
 
     def start(self, progress: Progress | None = None) -> None:
-        """Start it, or start it again; returns when it takes connectors."""
+        """Start the worker, also again after an end. Returns when it accepts connectors."""
         must_be_free(self.port)
         jars = fetch(CONNECT, progress)
         plugins = self.folder / "plugins"
@@ -64,7 +64,7 @@ class Connect(LocalProgram):
         self._wait_ready(self._serves, START_SECONDS)
 
     def create(self, name: str, config: Mapping[str, str]) -> None:
-        """Make a connector (or change it) and wait until it and its tasks run."""
+        """Create a connector (or change it) and wait until it and its tasks run."""
         self._request("PUT", f"/connectors/{name}/config", dict(config))
         self.wait_running(name)
 
@@ -72,8 +72,8 @@ class Connect(LocalProgram):
         self._request("DELETE", f"/connectors/{name}")
 
     def wait_running(self, name: str) -> None:
-        """Until the connector and its tasks run; an error that shows the trace if one failed. In the first
-        seconds after a kill the worker still tells the state of its former life."""
+        """Wait until the connector and its tasks run. If one failed, the error contains the trace. In the
+        first seconds after a kill, the worker still reports the state before it."""
         deadline = time.monotonic() + RUNNING_SECONDS
         while True:
             status = self._request("GET", f"/connectors/{name}/status", missing={})
@@ -88,7 +88,7 @@ class Connect(LocalProgram):
 
     def _serves(self) -> bool:
         try:
-            # The root answers before the worker has joined its group; this needs the group.
+            # The root answers before the worker has joined its group; this request needs the group.
             self._request("GET", "/connectors")
         except Unavailable:
             return False
@@ -122,7 +122,7 @@ class Connect(LocalProgram):
             "group.id": "connect",
             "listeners": self.url,
             "plugin.path": str(plugins),
-            # Looking through every class of every jar instead takes about 8 s at each start.
+            # Scanning every class of every jar instead takes about 8 s at each start.
             "plugin.discovery": "service_load",
             "key.converter": "org.apache.kafka.connect.json.JsonConverter",
             "value.converter": "org.apache.kafka.connect.json.JsonConverter",
@@ -132,7 +132,8 @@ class Connect(LocalProgram):
             "offset.storage.partitions": "1",
             "status.storage.partitions": "1",
             "offset.flush.interval.ms": "1000",
-            # After a kill the connectors wait until the former worker has timed out, and then for this delay.
+            # After a kill the connectors wait until the previous worker has timed out, and then for this
+            # delay.
             "session.timeout.ms": "3000",
             "heartbeat.interval.ms": "1000",
             "scheduled.rebalance.max.delay.ms": "0",
@@ -140,7 +141,7 @@ class Connect(LocalProgram):
 
 
 def _link_jars(plugin: Path, bundle: Path) -> None:
-    """A folder per plugin, made anew: another version may have other jars."""
+    """A folder per plugin, created again at each start, because another version may have other jars."""
     shutil.rmtree(plugin, ignore_errors=True)
     plugin.mkdir(parents=True)
     for jar in bundle.rglob("*.jar"):
@@ -148,7 +149,7 @@ def _link_jars(plugin: Path, bundle: Path) -> None:
 
 
 def _announce_converter(path: Path) -> None:
-    """The Avro converter has no list of the services in it, by which Connect finds plugins fast."""
+    """The Avro converter lacks the list of services with which Connect finds plugins quickly."""
     with zipfile.ZipFile(path, "w") as jar:
         jar.writestr("META-INF/services/org.apache.kafka.connect.storage.Converter", f"{_AVRO_CONVERTER}\n")
 
@@ -156,7 +157,7 @@ def _announce_converter(path: Path) -> None:
 def debezium(
     prefix: str, postgres: Postgres, tables: Sequence[str], *, registry: RegistryProcess | None = None
 ) -> dict[str, str]:
-    """The configuration of a connector that carries `tables` (`schema.name`) to topics `prefix.schema.name`:
+    """The configuration of a connector that copies `tables` (`schema.name`) to topics `prefix.schema.name`,
     in Avro with its schemas in `registry`, or in JSON without schemas."""
     out = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -175,7 +176,7 @@ def debezium(
         "provide.transaction.metadata": "true",
         "tombstones.on.delete": "true",
         "skipped.operations": "none",
-        # The broker makes no topics by itself.
+        # The broker does not create topics automatically.
         "topic.creation.default.replication.factor": "1",
         "topic.creation.default.partitions": "1",
     }
@@ -187,7 +188,7 @@ def debezium(
                 f"{part}.converter.apicurio.registry.auto-register": "true",
                 f"{part}.converter.apicurio.registry.as-confluent": "true",
                 f"{part}.converter.apicurio.registry.headers.enabled": "false",
-                # The registry's address for Confluent's clients counts contents, not versions.
+                # In the registry's API for Confluent's clients, ids count contents, not versions.
                 f"{part}.converter.apicurio.registry.use-id": "contentId",
             }
         out["schema.name.adjustment.mode"] = "avro"

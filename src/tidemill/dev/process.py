@@ -23,40 +23,41 @@ from tidemill.errors import Unavailable
 from tidemill.query.java import find_java
 
 HOST = "127.0.0.1"
-# Below the ports that Linux gives to outgoing connections (32768 and up): nobody takes one of ours by chance
-# while its program is down between a kill and a restart.
+# Below the ports that Linux uses for outgoing connections (32768 and up), so that no connection takes a port
+# of ours while its program is down between a kill and a restart.
 PORTS = range(20_000, 32_000)
-# TERM takes a broker 1-3 s on a quiet machine; what has not ended after this long is killed.
+# After TERM, a broker needs 1-3 s on a quiet machine. Processes that have not ended after this time are
+# killed.
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.05
-# A Java stack trace with its cause, and what came before it.
+# Enough for a Java stack trace with its cause, and the lines before it.
 SHOWN_LINES = 40
 SHOWN_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """Whom a program runs as, where that is not us. It keeps none of our groups."""
+    """The user of a program, if it is not ours. It has none of our groups."""
 
     user: int
     group: int
 
 
 class LocalProgram(ABC):
-    """A program that can be started again after it ended, on the same folder and ports. `name` is for
-    people."""
+    """A program that can be started again after it ended, with the same folder and ports. `name` is for
+    messages."""
 
     _stop_signal = signal.SIGTERM
 
     def __init__(self, name: str, folder: Path, log_name: str) -> None:
         self.name = name
         self.folder = folder.absolute()
-        # Its output of all starts, one after another.
+        # The output of all starts.
         self.log = self.folder / log_name
         self._process: subprocess.Popen[bytes] | None = None
         # Ends the program when this process is gone.
         self._guard: subprocess.Popen[bytes] | None = None
-        # Where in the log the current start begins.
+        # The position in the log at which the current start begins.
         self._log_from = 0
 
     @property
@@ -70,11 +71,11 @@ class LocalProgram(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start it, or start it again; returns when it serves."""
+        """Start the program, also again after an end. Returns when it is ready."""
 
     def _launch(self, command: Sequence[str], *, identity: ProcessIdentity | None = None) -> None:
         assert not self.running, f"{self.name} runs already"
-        # Of a life that ended by itself.
+        # Of an earlier run that ended without `stop`.
         self.kill()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
@@ -89,7 +90,7 @@ class LocalProgram(ABC):
                 group=identity.group if identity else None,
                 extra_groups=[] if identity else None,
             )
-        # Waits for the end of its input, of which this process holds the other end: kill -9 closes it too.
+        # Waits for the end of its input, whose other end this process holds: kill -9 closes it, too.
         self._guard = subprocess.Popen(
             ["sh", "-c", 'read -r _; kill "$1"', "sh", str(self._process.pid)],
             stdin=subprocess.PIPE,
@@ -99,7 +100,8 @@ class LocalProgram(ABC):
         )
 
     def _wait_ready(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Until `ready()`; it is asked again and again, and may raise OSError for "not yet"."""
+        """Wait until `ready()` returns True. It is called repeatedly, and may raise OSError while the program
+        is not ready."""
         assert self._process is not None
         deadline = time.monotonic() + seconds
         while True:
@@ -117,7 +119,7 @@ class LocalProgram(ABC):
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
-        """An orderly end; KILL for a program that does not listen."""
+        """An orderly end, or KILL for a program that does not react."""
         if self._process is not None and self.running:
             self._process.send_signal(self._stop_signal)
             try:
@@ -129,7 +131,7 @@ class LocalProgram(ABC):
     def kill(self) -> None:
         """kill -9, as a power cut for the program."""
         if self._guard is not None:
-            # First: it must not end another program that gets the number of this one.
+            # First, so that it cannot end another program that gets the same process id.
             self._guard.kill()
             self._guard.communicate()
             self._guard = None
@@ -138,12 +140,12 @@ class LocalProgram(ABC):
             self._process.wait()
 
     def check(self) -> None:
-        """An error with the end of its log, if it ended."""
+        """Raise an error with the end of its log if the program has ended."""
         if self._process is not None and not self.running:
             raise self._failed(f"{self.name} ended with status {self._process.returncode}")
 
     def _tail(self) -> str:
-        """The end of what the current (or last) start wrote."""
+        """The end of the output of the current (or last) start."""
         try:
             with self.log.open("rb") as log:
                 log.seek(max(self._log_from, log.seek(0, os.SEEK_END) - SHOWN_BYTES))
@@ -159,14 +161,14 @@ class LocalProgram(ABC):
 def java_command(
     heap_mb: int, classpath: str, main: str, arguments: Sequence[str] = (), options: Sequence[str] = ()
 ) -> list[str]:
-    """A small JVM that starts fast: what runs here serves one person or one test run."""
+    """A small JVM that starts fast, because these programs serve one user or one test run."""
     java = str(find_java().home / "bin" / "java")
     small = [f"-Xmx{heap_mb}m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     return [java, *small, *options, "-cp", classpath, main, *arguments]
 
 
 def pick_ports(count: int) -> list[int]:
-    """Loopback ports that nobody uses now."""
+    """Unused ports on loopback."""
     ports: list[int] = []
     while len(ports) < count:
         port = random.SystemRandom().choice(PORTS)
@@ -177,7 +179,7 @@ def pick_ports(count: int) -> list[int]:
 
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As the servers do it: a port whose last connections are still winding down is free.
+        # Like the servers: a port with connections in TIME_WAIT is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -187,7 +189,8 @@ def is_free(port: int) -> bool:
 
 
 def must_be_free(*ports: int) -> None:
-    """Before a program is started on them: else what answers there would be taken for it."""
+    """Check the ports before a program is started. Otherwise another program that answers there would be
+    mistaken for it."""
     for port in ports:
         if not is_free(port):
             raise Unavailable(
@@ -197,6 +200,6 @@ def must_be_free(*ports: int) -> None:
 
 
 def answers(port: int) -> bool:
-    """Whether something accepts connections there."""
+    """Whether a program accepts connections there."""
     with socket.create_connection((HOST, port), timeout=1.0):
         return True

@@ -13,10 +13,10 @@ from pathlib import Path
 from tidemill.dev.jars import REGISTRY, Progress, fetch
 from tidemill.dev.process import HOST, LocalProgram, java_command, must_be_free, pick_ports
 
-# 3-5 s on a machine of two cores that is not idle.
+# 3-5 s on a machine with two cores and other work.
 START_SECONDS = 240.0
 REQUEST_SECONDS = 5.0
-# 170-250 MB in all.
+# 170-250 MB in total.
 HEAP_MB = 512
 
 
@@ -29,16 +29,16 @@ class RegistryProcess(LocalProgram):
 
     @property
     def url(self) -> str:
-        """For clients of Confluent's schema registry."""
+        """The address for clients of Confluent's schema registry."""
         return f"http://{HOST}:{self.port}/apis/ccompat/v7"
 
     @property
     def native_url(self) -> str:
-        """For Apicurio's own converter in Kafka Connect."""
+        """The address for Apicurio's own converter in Kafka Connect."""
         return f"http://{HOST}:{self.port}/apis/registry/v2"
 
     def start(self, progress: Progress | None = None) -> None:
-        """Start it, or start it again; returns when it serves."""
+        """Start it, also again after an end. Returns when it serves requests."""
         must_be_free(self.port)
         (jar,) = fetch(REGISTRY, progress).glob("apicurio-registry-app-*-runner.jar")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -48,10 +48,10 @@ class RegistryProcess(LocalProgram):
             "quarkus.http.access-log.enabled": "false",
             "apicurio.storage.kind": "sql",
             "apicurio.storage.sql.kind": "h2",
-            # Left to itself the database writes half a second after it has answered, and a kill in between
-            # takes the schema away.
+            # By default the database writes half a second after the response, and a kill in between loses the
+            # schema.
             "apicurio.datasource.url": f"jdbc:h2:file:{self.folder / 'schemas'};WRITE_DELAY=0",
-            # It opens them all at its start.
+            # It opens all of them at its start.
             "apicurio.datasource.jdbc.initial-size": "2",
             "apicurio.datasource.jdbc.min-size": "2",
         }

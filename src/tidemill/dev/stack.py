@@ -1,4 +1,4 @@
-"""Stack of local upstreams in one folder: a broker, and the requested programs beside it.
+"""Stack of local upstreams in one folder: a broker, and the requested programs with it.
 
 Called by `tidemill dev kafka`. They start in the order of their dependencies and stop in reverse order. If
 one fails to start, those already started are stopped.
@@ -16,25 +16,25 @@ from tidemill.dev.postgres import Postgres
 from tidemill.dev.process import LocalProgram, must_be_free
 from tidemill.dev.registry import RegistryProcess
 
-# The connector's name, and what its topics begin with.
+# The connector's name, and the prefix of its topics.
 PREFIX = "dev"
-# For a person who tries things: a topic appears when it is first written to.
+# For experiments: the first message creates its topic.
 BROKER_SETTINGS = {"auto.create.topics.enable": "true"}
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Fixed, so that connections which are kept elsewhere find the same upstreams after a restart."""
+    """Fixed ports, so that stored connections find the same upstreams after a restart."""
 
     kafka: int = 9092
     registry: int = 8081
     connect: int = 8083
-    # Beside a PostgreSQL that may be there already.
+    # Another PostgreSQL may already use 5432.
     postgres: int = 5433
 
 
 class Stack:
-    """`folder` is kept between starts; with the same folder and ports everything is as it was."""
+    """`folder` is kept between starts. With the same folder and ports, everything is as before."""
 
     def __init__(self, folder: Path, ports: Ports, *, with_registry: bool, with_debezium: bool) -> None:
         self.broker = Broker(folder / "kafka", port=ports.kafka, settings=BROKER_SETTINGS)
@@ -52,12 +52,12 @@ class Stack:
 
     @property
     def programs(self) -> list[LocalProgram]:
-        """In the order in which they start."""
+        """The programs in the order in which they start."""
         every = (self.broker, self.registry, self.postgres, self.connect)
         return [program for program in every if program is not None]
 
     def start(self, tell: Progress) -> None:
-        """Start everything; `tell` hears what is being done."""
+        """Start everything; `tell` receives progress messages."""
         must_be_free(*self._ports)
         bundles = [BROKER]
         if self.registry:
@@ -72,7 +72,7 @@ class Stack:
                 program.start()
             if self.connect and self.postgres:
                 tell("starting Debezium")
-                # All tables of the schema, also those that are yet to come.
+                # All tables of the schema, including future ones.
                 config = debezium(PREFIX, self.postgres, [r"public\..*"], registry=self.registry)
                 self.connect.create(PREFIX, config | {"publication.autocreate.mode": "all_tables"})
         except BaseException:
@@ -84,12 +84,12 @@ class Stack:
             program.stop()
 
     def check(self) -> None:
-        """An error with the end of its log, if one of them ended."""
+        """Raise an error with the end of its log if one of the programs has ended."""
         for program in self.programs:
             program.check()
 
     def addresses(self) -> dict[str, str]:
-        """What listens where."""
+        """The name and address of each service."""
         out = {"Kafka": self.broker.bootstrap}
         if self.registry:
             out["schema registry"] = self.registry.url
@@ -100,7 +100,7 @@ class Stack:
         return out
 
     def statements(self) -> list[str]:
-        """What to tell Tidemill."""
+        """The statements that connect Tidemill."""
         broker = f"BROKER '{self.broker.bootstrap}', SECURITY PROTOCOL PLAINTEXT"
         out = [f"CREATE CONNECTION kafka TO KAFKA ({broker});"]
         if self.registry:

@@ -67,7 +67,7 @@ class PreparedStatement:
     statement: object
     # True for BEGIN, COMMIT, ROLLBACK and DEALLOCATE-like statements that a failed transaction still accepts.
     allowed_when_failed: bool = False
-    # What the client was last told of `columns`; None where it did not ask.
+    # The last description of `columns` that the client received; None if it did not request one.
     described: tuple[Column, ...] | None = None
 
 

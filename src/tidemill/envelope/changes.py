@@ -338,7 +338,7 @@ def _too_many(position: Position | None, place: str) -> UpstreamError:
     return UpstreamLost(
         f"more than {MAX_AT_POSITION} changes have one position",
         detail=f"They are in {place}, at {position}.",
-        hint="Positions of a log tell its changes apart. For other streams there is ENVELOPE DEBEZIUM UPSERT.",
+        hint="Positions of a log tell its changes apart. Use ENVELOPE DEBEZIUM UPSERT for other streams.",
     )
 
 

@@ -33,9 +33,9 @@ HASH_COLUMN = "mz_key_hash"
 @dataclass(frozen=True)
 class KeyShape:
     """The rows of an upsert collection: the columns of its shard without time and diff, and the positions of
-    its key among them. What stands behind the relation's own is there if it has hidden columns: the error,
-    and those, which may be part of the key. `order`: positions of the hidden columns by which a record must
-    be greater than its key's row to replace it; without any, the later one wins."""
+    its key among them. If the relation has hidden columns, the error and the hidden columns follow its own
+    columns; they may be part of the key. `order`: positions of the hidden columns by which a record must be
+    greater than its key's row to replace it. Without them, the later record wins."""
 
     schema: pa.Schema
     key: tuple[int, ...]

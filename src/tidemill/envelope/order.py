@@ -33,7 +33,7 @@ class Winners:
 def remembered(
     rows: pa.RecordBatch, deleted: np.ndarray, shape: KeyShape
 ) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Deletions of keys as rows that nobody sees, and which deletions are left."""
+    """Deletions of keys as invisible rows, and which deletions remain."""
     if shape.error is None or not deleted.any():
         return rows, deleted
     slots = rows.column(shape.names.index(KEY_SLOT_COLUMN))

@@ -29,8 +29,8 @@ FP_WRITTEN = failpoints.register(
     "compact.task.written", "a compaction's task has written parts, the driver does not know"
 )
 
-# What a task that cuts reads, by its size in memory, but not less than a row group: some 300 ms, the time
-# that a tick may have to wait for a core.
+# The input of a cutting task, in memory, but at least one row group: about 300 ms, the time that a tick may
+# have to wait for a core.
 PIECE_BYTES = 32 << 20
 
 
@@ -51,7 +51,7 @@ class CompactionWork:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPiece:
-    """The `index`-th of `of` pieces of one part, by row groups."""
+    """The `index`-th of `of` pieces of one part, in units of row groups."""
 
     part: Part
     index: int = 0
@@ -59,8 +59,8 @@ class CompactionPiece:
 
 
 def ranges(parts: Sequence[Part], target: int) -> int:
-    """Into how many ranges of hashes a group is cut, so that each is about the target's size before what is
-    equal in it was added up."""
+    """The number of hash ranges into which a group is cut, so that each has about the target's size before
+    equal rows are consolidated."""
     return max(1, -(-sum(part.weight for part in parts) // target))
 
 
@@ -82,14 +82,14 @@ def shares(parts: Sequence[Part]) -> list[list[CompactionPiece]]:
 
 
 def merge_group(work: CompactionWork, parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Parts that fit a task's memory, as one or few."""
+    """Merge parts that fit into a task's memory."""
     tables = (read_part(work.blobs, work.shard, part, work.desc) for part in parts)
     return _write(work, _merged(work, tables, forget=work.forget))
 
 
 def cut(work: CompactionWork, pieces: Sequence[CompactionPiece], of: int) -> Iterator[tuple[int, bytes]]:
-    """The pieces' updates as (one of `of` ranges, slice). Already consolidated: updates that cancel out here
-    need no shuffle, and a row that occurs a million times makes no range larger than the others."""
+    """The pieces' updates as (one of `of` ranges, slice). They are already consolidated: updates that cancel
+    out here need no shuffle, and a row that occurs a million times does not enlarge its range."""
     names = part_schema(work.desc).names
     tables = (
         table
@@ -108,7 +108,7 @@ def cut(work: CompactionWork, pieces: Sequence[CompactionPiece], of: int) -> Ite
 
 
 def merge_range(work: CompactionWork, slices: Iterable[bytes]) -> tuple[Part, ...]:
-    """All updates of one range."""
+    """Merge all updates of one range."""
     return _write(work, _merged(work, (decode(data)[1] for data in slices), forget=work.forget))
 
 

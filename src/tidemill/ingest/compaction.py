@@ -34,13 +34,12 @@ from tidemill.query.spark import SparkHost
 log = logging.getLogger(__name__)
 
 POOL = "compact"
-# Tasks of the second stage, or that merge a group, at once: each holds some three times `part_target_bytes`,
-# and they take a second. One core at least is left to others.
+# Concurrent tasks of the second stage, or tasks that merge a group. Each holds about three times
+# `part_target_bytes` and takes a second. At least one core is left to others.
 MERGES_AT_ONCE = 2
-# A job that takes longer is given up: it hangs.
+# A job that takes longer hangs, and is cancelled.
 JOB_SECONDS = 3600.0
-# How long a shard rests after a failure (or after a compaction that was of no use): twice as long after the
-# next, and so on.
+# How long a shard rests after a failure (or a useless compaction). The time doubles with each failure.
 FIRST_REST_SECONDS = 60.0
 LAST_REST_SECONDS = 3600.0
 # How long a stop waits for the job to end.
@@ -59,7 +58,7 @@ class CompactionHome(Protocol):
 
 @dataclass(slots=True)
 class Counts:
-    """Since the server runs."""
+    """Counted from the start of the server."""
 
     done: int = 0
     failed: int = 0
@@ -72,7 +71,7 @@ class Counts:
 
 @dataclass(slots=True)
 class _Rest:
-    """Why a shard is not looked at before `until` (monotonic)."""
+    """Why a shard is not checked before `until` (monotonic)."""
 
     failures: int
     until: float
@@ -86,10 +85,10 @@ class SparkCompactor:
         self._host = host
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compact-spark")
         self.counts = Counts()
-        # The look at work, and its job while it has one.
+        # The current check, and its job while it has one.
         self._working: Future[None] | None = None
         self._job: Job | None = None
-        # Set under the lock: nothing begins afterwards.
+        # Set under the lock: no job begins afterwards.
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._rests: dict[str, _Rest] = {}
@@ -101,7 +100,7 @@ class SparkCompactor:
         return self._job is not None
 
     def look(self, hurried: Collection[str] = ()) -> None:
-        """Begin a compaction where one is due, but not of the `hurried` while they can wait. Returns at
+        """Begin a compaction if one is due. `hurried` shards are skipped while they can wait. Returns at
         once."""
         if not self._host.ready or (self._working is not None and not self._working.done()):
             return
@@ -111,7 +110,7 @@ class SparkCompactor:
                 self._working = self._thread.submit(self._work, shards)
 
     def stop(self) -> None:
-        """End the job at work, which leaves nothing behind; idempotent."""
+        """Cancel the running job, which leaves nothing behind. Idempotent."""
         with self._lock:
             self._stopping.set()
         job, working = self._job, self._working
@@ -125,7 +124,7 @@ class SparkCompactor:
                 log.warning("a compaction did not end in time; what it does is not committed")
 
     def _due(self, hurried: Collection[str]) -> list[Shard]:
-        """Those that are too large for memory, the one that was served last at the end."""
+        """The shards that are too large for memory; the one that was compacted last is at the end."""
         now = time.monotonic()
         shards = {s.id: s for s in self._home.open_shards() if s.state.weight > s.settings.compact_max_bytes}
         self._rests = {i: rest for i, rest in self._rests.items() if i in shards}
@@ -141,7 +140,8 @@ class SparkCompactor:
                 return
 
     def compact(self, shard: Shard) -> bool:
-        """Compact one shard if it needs it; returns whether one did. Never raises."""
+        """Compact one shard if necessary. Returns whether it was necessary, even if the compaction failed.
+        Never raises."""
         began = time.monotonic()
         job: list[str] = []
 
@@ -182,7 +182,7 @@ class SparkCompactor:
             done.rows_after,
             seconds,
         )
-        # It may be due again at once, and as useless: retractions of rows that never existed.
+        # It may be due again at once and be useless again: retractions of rows that never existed.
         gain = 1 - done.rows_after / done.rows_before
         if done.outputs >= done.inputs and gain < shard.settings.compact_min_gain / 2:
             self._rest(shard.id)
@@ -229,7 +229,7 @@ class SparkCompactor:
         parts: list[Part] = []
         try:
             if self._stopping.is_set():
-                job.cancel()  # `stop` may not have seen it
+                job.cancel()  # `stop` may have missed it
             with job.running() as session:
                 ranges = compact_task.ranges(plan.groups[0], settings.part_target_bytes)
                 if len(plan.groups) == 1 and ranges > 1:
@@ -252,8 +252,8 @@ class SparkCompactor:
 
 
 def _shuffled(context: Any, work: CompactionWork, parts: Sequence[Part], ranges: int) -> Any:
-    """Tasks that give the parts of one range each. The first stage runs with the first of them; its output
-    stays for the others as long as this lives."""
+    """Tasks that return the parts of one range each. The first stage runs with the first of them. Its output
+    is kept for the others until the end of this function."""
     packed = pickle.dumps(work)
     shares = [pickle.dumps(share) for share in compact_task.shares(parts)]
     cut = context.parallelize(shares, len(shares)).mapPartitions(partial(_cut, packed, ranges))
@@ -261,7 +261,7 @@ def _shuffled(context: Any, work: CompactionWork, parts: Sequence[Part], ranges:
 
 
 def _grouped(context: Any, work: CompactionWork, groups: Sequence[Sequence[Part]]) -> Any:
-    """Tasks that give the parts of one group each."""
+    """Tasks that return the parts of one group each."""
     payloads = [pickle.dumps(tuple(group)) for group in groups]
     return context.parallelize(payloads, len(payloads)).mapPartitions(
         partial(_merge_group, pickle.dumps(work))

@@ -18,19 +18,19 @@ from tidemill.sources.contract import TRUNCATE_COLUMN
 from tidemill.types.columns import contiguous
 from tidemill.types.kernels import pc
 
-# Buckets per collection: part of the format, since state is kept and parts are clustered by bucket. Every
-# bucket costs a tick one to two milliseconds of a core, however few its records; against that stand the tasks
-# that can share a catch-up (eight pass some five million rows a second, more than one source can be read at),
-# and the longest merge (of ten million rows a bucket has a file of 110 MB: a quarter of a second of a core,
-# off the tick).
+# Buckets per collection. Part of the format, because state is stored and parts are clustered by bucket. Every
+# bucket costs a tick one to two milliseconds of a core, even with few records. More buckets allow more tasks
+# to share a catch-up (eight process about five million rows a second, more than one source can be read at),
+# and shorten the longest merge (with ten million rows, a bucket has a file of 110 MB: a quarter of a second
+# of a core, outside the tick).
 BUCKETS = 8
 
-# Slices from this size on go through the shuffle compressed: text shrinks to a quarter at a gigabyte a
-# second, and Spark copies each byte some six times between worker, heap and disk. Smaller ones mostly stay in
-# their task.
+# Slices of at least this size are compressed for the shuffle: text shrinks to a quarter at a gigabyte a
+# second, and Spark copies each byte about six times between worker, heap and disk. Smaller slices mostly stay
+# in their task.
 COMPRESS_BYTES = 256 << 10
 
-# (rank of the partition, first offset): the position of a slice among all of its unit.
+# (rank of the partition, first offset): the position of a slice in its unit.
 Order = tuple[int, int]
 
 
@@ -43,8 +43,8 @@ def bucket_of(hashes: np.ndarray, buckets: int = BUCKETS) -> np.ndarray:
 def partition_by_key(
     rows: pa.RecordBatch | pa.Table, key: Sequence[int], buckets: int = BUCKETS
 ) -> dict[int, pa.Table]:
-    """The rows of each bucket that has any, in their order, with `mz_key_hash` behind. `key` are positions of
-    columns. A record that empties the relation goes to every bucket."""
+    """The rows of each bucket that has any, in order, with `mz_key_hash` added. `key` are positions of
+    columns. A record that empties the relation is sent to every bucket."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     hashes = key_hash(table, key)
     bucket = bucket_of(hashes, buckets)
@@ -57,12 +57,12 @@ def partition_by_key(
 
 
 def truncates(table: pa.Table) -> np.ndarray:
-    """Which records empty the relation. Only for tables that have the column."""
+    """The records that empty the relation. Only for tables that have the column."""
     return pc.fill_null(contiguous(table.column(TRUNCATE_COLUMN)), False).to_numpy(zero_copy_only=False)
 
 
 def split(table: pa.Table, bucket: np.ndarray, buckets: int = BUCKETS) -> dict[int, pa.Table]:
-    """The table's rows by bucket, in their order; slices of one copy."""
+    """The table's rows by bucket, in order, as slices of one copy."""
     counts = np.bincount(bucket, minlength=buckets)
     present = np.flatnonzero(counts)
     if len(present) == 1:
@@ -84,7 +84,7 @@ def encode(table: pa.Table, order: Order) -> bytes:
 
 
 def decode(data: bytes) -> tuple[Order, pa.Table]:
-    """What `encode` was given; the columns lie in `data`, uncopied, unless they came compressed."""
+    """The argument of `encode`. The columns are not copied from `data`, unless they were compressed."""
     table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
     rank, offset = table.schema.metadata[b"order"].split()
     return (int(rank), int(offset)), table.replace_schema_metadata(None)
@@ -93,5 +93,5 @@ def decode(data: bytes) -> tuple[Order, pa.Table]:
 def gather(slices: Iterable[bytes]) -> pa.Table:
     """The records of one bucket of a target, in the order of (partition, offset)."""
     decoded = sorted((decode(data) for data in slices), key=lambda item: item[0])
-    # Columns that few records need are only in the slices that have any.
+    # Optional columns exist only in slices that need them.
     return pa.concat_tables([table for _, table in decoded], promote_options="default")

@@ -14,12 +14,13 @@ from tidemill.sources.contract import KEY_SLOT_COLUMN
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.model import RelationDesc
 
-# In the hidden column of upserts that tells error slots apart: no record has it, so that none replaces this.
+# In the hidden column that distinguishes error slots of upserts. No record has this value, so no record
+# replaces the error.
 SLOT = b"\x02"
 
 
 def error_of(desc: RelationDesc, failure: UnitFailure, time: int) -> pa.Table:
-    """The one update that says so."""
+    """The one update with the error."""
     text = f"the table cannot begin where its source does: {failure.primary}"
     if failure.detail:
         text += f" ({failure.detail.rstrip('.')})"

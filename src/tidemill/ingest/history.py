@@ -15,7 +15,7 @@ from tidemill.persist.shard import Shard
 
 
 class CollectionHistory:
-    """`state.History` over a shard. Rows of all buckets are given: parts are not kept apart by bucket."""
+    """`state.History` for a shard. Returns rows of all buckets, because parts are not separated by bucket."""
 
     def __init__(self, blobs: Blobs, shard_id: str) -> None:
         self._blobs = blobs

@@ -28,16 +28,16 @@ from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure, UnitTarget, Upser
 from tidemill.sources.contract import OFFSET_COLUMN, SourceBatch, SourcePiece
 from tidemill.types.names import physical_names
 
-# Records of one target that are partitioned at once: fewer and larger slices through the shuffle.
+# Records of one target that are partitioned together: fewer and larger slices for the shuffle.
 EXCHANGE_ROWS = 262_144
 
-# Updates that one task reads to fill a missing state: a second of its core, for which the sources that share
-# its job wait. If there are more, the unit gives up, and its work is divided.
+# Updates that one task reads to fill a missing state: a second of its core, during which the sources that
+# share its job wait. If there are more, the unit gives up, and its work is divided.
 FILL_ROWS = 200_000
 
 # (position of the target, bucket, the slice as bytes)
 Slice = tuple[int, int, bytes]
-# Of one unit: (position of the target, bucket) -> slices.
+# For one unit: (position of the target, bucket) -> slices.
 Slices = Mapping[tuple[int, int], Sequence[bytes]]
 
 
@@ -120,7 +120,7 @@ def _send(
     if not batches or target.upsert is None:
         return
     table = pa.concat_tables(map(_table, batches), promote_options="default").combine_chunks()
-    # A column that the source promises as not null may be null in its collection: an error has no values.
+    # A column that is not null in the source may be null in its collection, because an error has no values.
     names = named(table, physical_names(target.desc))
     fields = [f.with_nullable(True).with_name(n) for f, n in zip(table.schema, names, strict=True)]
     table = pa.table(table.columns, schema=pa.schema(fields))
@@ -139,13 +139,13 @@ def _shape(target: UnitTarget, upsert: UpsertWork) -> KeyShape:
 
 
 def buckets_of(share: int, shares: int) -> list[int]:
-    """The buckets of one of `shares` tasks. All of them, in every unit: a state that is not advanced now
+    """The buckets of one of `shares` tasks. Every unit has all buckets: a state that is not advanced now
     would have to be filled from the collection later."""
     return [bucket for bucket in range(BUCKETS) if bucket % shares == share]
 
 
 def apply_buckets(unit: Unit, share: int, shares: int, slices: Slices, folder: str) -> UnitFacts:
-    """The changes that the records of some buckets make, written as parts; `folder` holds the worker's
+    """Write the changes that the records of some buckets cause, as parts. `folder` holds the worker's
     states."""
     facts = UnitFacts()
     try:
@@ -197,7 +197,7 @@ def discard_states(unit: Unit, folder: str) -> None:
 
 
 def run_here(unit: Unit, folder: str) -> UnitFacts:
-    """Both halves in this process."""
+    """Run both halves in this process."""
     slices: dict[tuple[int, int], list[bytes]] = {}
 
     def send(item: Slice) -> None:
@@ -220,7 +220,7 @@ def grouped(items: Iterable[tuple[int, Slice]]) -> dict[int, dict[tuple[int, int
 
 
 def sent(unit: Unit, pieces: Sequence[SourcePiece]) -> Iterator[Slice | UnitFacts]:
-    """`part_by_key` as a stream: slices first, and the facts at the end."""
+    """`part_by_key` as a stream: first slices, then the facts."""
     waiting: list[Slice] = []
     facts = UnitFacts()
     for piece in pieces:

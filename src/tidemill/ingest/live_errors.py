@@ -1,8 +1,8 @@
-"""The errors that a relation holds now: their number, and the first of them.
+"""The errors that a relation has now: their number, and the first of them.
 
 Called by the system relations about sources. Errors are rows of the relation's shard, and each part records
-how many it has. So the check costs nothing for a relation without errors. For one with errors, only the parts
-with errors are read, and only after they changed. Thread-safe.
+its number of errors. The check therefore costs nothing for a relation without errors. For others, only the
+parts with errors are read, and only after they changed. Thread-safe.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from tidemill.persist.shard import Shard
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, HIDDEN_ROW, TIME_COLUMN, error_parts
 from tidemill.types.kernels import pc
 
-# So many errors of a relation are listed, the earliest: more say nothing new, and each may take a kilobyte.
+# The number of listed errors of a relation, the earliest ones. More add no information, and each may have a
+# kilobyte.
 MAX_LISTED = 1000
-# Rows of the parts with errors that are looked through: three narrow columns, a second or two. Beyond it the
-# count is that of the parts that were read.
+# Rows of the parts with errors that are read: three narrow columns, a second or two. Beyond this, the count
+# covers only the parts that were read.
 MAX_SCANNED_ROWS = 16_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LiveError:
-    """`time` is when it became visible, or since a compaction a later time. `detail` names its record."""
+    """`time` is when the error became visible, or a later time after a compaction. `detail` names its
+    record."""
 
     text: str
     detail: str | None
@@ -36,7 +38,8 @@ class LiveError:
 
 @dataclass(frozen=True, slots=True)
 class LiveErrors:
-    """`first` are the earliest, at most `MAX_LISTED`. Not `complete`: there may be more than `count`."""
+    """`first` are the earliest errors, at most `MAX_LISTED`. If not `complete`, there may be more than
+    `count`."""
 
     count: int
     first: tuple[LiveError, ...]
@@ -47,14 +50,14 @@ NO_ERRORS = LiveErrors(0, ())
 
 
 class ErrorFinder:
-    """Keeps the errors found in each shard for as long as the parts with errors are the same."""
+    """Caches the errors of each shard while its parts with errors do not change."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: dict[str, tuple[tuple[str, ...], LiveErrors]] = {}
 
     def find(self, shard: Shard, complete: int) -> LiveErrors:
-        """Of a relation that is complete before `complete`."""
+        """The errors of a relation that is complete before `complete`."""
         if not any(part.errors for part in shard.parts):
             return NO_ERRORS
         with shard.snapshot(complete - 1, readable=complete) as snapshot:
@@ -87,7 +90,7 @@ class ErrorFinder:
 
 
 def _summed(table: pa.Table, *, complete: bool) -> LiveErrors:
-    # When it appeared: if it disappears and reappears, the first time is reported.
+    # When the error appeared: if it disappears and reappears, the first time is reported.
     added = table.group_by(ERROR_COLUMN).aggregate([(DIFF_COLUMN, "sum"), (TIME_COLUMN, "min")])
     live = added.filter(pc.greater(added.column(f"{DIFF_COLUMN}_sum"), 0))
     if not live.num_rows:

@@ -7,7 +7,7 @@ the same rows (the contract of sources), and a shard accepts them only once (com
 Times: a source that keeps up binds at boundaries of its interval. A source that has more to read than a
 binding may cover, or is behind, binds at successive times after its last one until it has caught up. Between
 bindings the collections are complete up to `promised`: no later binding is below it. `promised` is kept in
-memory only, never beyond the oracle's lease, so that a successor starts past every promise.
+memory only, never beyond the oracle's lease, so the next server starts past every promise.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ FP_BEFORE_COMMIT = failpoints.register("tick.before_commit", "a job is done, not
 FP_COMMITTED = failpoints.register("tick.committed", "a shard has a tick's updates, nobody knows yet")
 FP_BETWEEN = failpoints.register("tick.between_commits", "one of a source's shards has the tick, others not")
 
-# Updates in a message of a CDCv2 stream, before any was read.
+# Updates per message of a CDCv2 stream, until it is measured.
 FIRST_WEIGHT = 1000.0
 
-# An output without rows in a tick is not written to, but not for longer than this: after a crash its share of
-# every binding since is read again.
+# How long an output without rows may go without a write. After a crash, its share of all bindings since the
+# last write is read again.
 IDLE_APPEND_MS = 10_000
 
 
@@ -67,7 +67,7 @@ class MachineClock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TickTiming:
-    """When the source was made, and how often it binds; milliseconds."""
+    """The creation time of the source, and its interval; milliseconds."""
 
     created: int
     interval: int
@@ -75,7 +75,7 @@ class TickTiming:
 
 @dataclass(frozen=True, slots=True)
 class SourceWork:
-    """A binding that is to be read, and for which shards."""
+    """A binding to read, and the shards to write."""
 
     binding: Binding
     shards: frozenset[str]
@@ -89,8 +89,8 @@ class TableFeed:
     output: int
     shard: Shard
     created: int
-    # Of a CDCv2 stream: what it remembers beside the shard. If the rows keep the stream's times they are in a
-    # shard of its, and `shard` has none.
+    # For a CDCv2 stream: its state next to the shard. If the rows keep the stream's times, they are in a
+    # shard of that state, and `shard` has none.
     stream: StreamState | None = None
     # Of changes with positions: by which repetitions are known.
     changes: ChangeState | None = None
@@ -101,12 +101,12 @@ class TableFeed:
 
     @property
     def rows(self) -> Shard:
-        """Where its rows are."""
+        """The shard with the rows."""
         return self.line or self.shard
 
 
 class SourceMachine:
-    """See the module. Every field is what the next step needs; all of it can be rebuilt from the shards."""
+    """See the module. Every field is needed for the next step, and can be rebuilt from the shards."""
 
     def __init__(
         self,
@@ -121,8 +121,8 @@ class SourceMachine:
         limits: ReadLimits | None = None,
         keep: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        """The shards are already fenced by this server. `keep` makes durable what the source has learned of
-        its upstream."""
+        """The shards are already fenced by this server. `keep` durably stores what the source has learned
+        about its upstream."""
         self.id = source_id
         self.source = source
         self.remap = remap
@@ -130,7 +130,7 @@ class SourceMachine:
         self._home = home
         self._clock = clock
         self._keep = keep
-        # The upstream was looked at since it was opened: it is the one that was read before.
+        # The upstream was queried since it was opened: it is the one that was read before.
         self._looked = False
         # The limit of a binding.
         self.pace = CatchUpPace(
@@ -139,40 +139,40 @@ class SourceMachine:
         # The average number of rows per record: one, except for CDCv2, where it is measured.
         self.weight = FIRST_WEIGHT if any(o.stream for o in source.outputs) else 1.0
         self.feeds: tuple[TableFeed, ...] = ()
-        # Per shard: complete before this time, by the log or because a binding gave it nothing.
+        # Per shard: complete before this time, by the log or because a binding had no rows for it.
         self._complete: dict[str, int] = {}
-        # What the first of `pending` is known again by (`sources.contract`); None until it is marked.
+        # The marks of the first of `pending` (`sources.contract`); None until they are computed.
         self._marks: Mapping[str, str] | None = None
-        # How the first of `pending` was cut when it was read, if it must be read again as it was cut.
+        # The pieces of the first of `pending`, if it must be read again in the same pieces.
         self._cut: tuple[SourcePiece, ...] | None = None
-        # Bound, and not yet in every shard; in order. More than one only after a crash.
+        # Bindings that are not yet in every shard, in order. More than one only after a crash.
         self.pending: list[SourceWork] = []
-        # No binding is below it. The first one is after the moment of creation: since moves to it.
+        # No binding is below it. The first binding is after the creation time, to which since moves.
         self.promised = max(remap.upper, timing.created + 1)
         # The upstream's position at the last query, and the position that must be reached before the source
         # is readable for the first time.
         self.upstream: Offsets | None = None
         self.first: Offsets | None = None
         self.set_feeds(feeds)
-        # A source is readable from the time at which it had first caught up: since moves there.
+        # A source is readable from the time at which it first caught up. since moves there.
         self.hydrated = all(f.shard.since > timing.created for f in self._original())
 
     def set_feeds(self, feeds: Sequence[TableFeed], source: UpstreamSource | None = None) -> None:
         """Set the active outputs. A new one gets everything that was bound before. `source`: the same
-        upstream, opened again, because its outputs or its connection have changed; the previous one is
+        upstream, opened again because its outputs or its connection have changed; the previous one is
         closed."""
         if source is not None:
             self.source.close()
             self.source, self._looked = source, False
         self._complete = {f.shard.id: self._complete.get(f.shard.id, upper_of(f.shard)) for f in feeds}
-        # A table's first time has what was bound before it was made: nothing more may be bound there.
+        # A table's first time contains everything bound before its creation, so no more may be bound there.
         made = [feed.created + 1 for feed in feeds]
         self.promised = max([self.promised, self.remap.upper, *self._complete.values(), *made])
-        # Before the feeds: readers must not take one for complete whose work is not yet known.
+        # Before the feeds: readers must not consider an output complete while its pending work is unknown.
         self.pending, self._marks = self._not_done(feeds), None
         self._begin(feeds)
         if source is not None or not self.feeds:
-            # What is bound and not done is marked when it is read.
+            # Unfinished bindings are marked when they are read.
             kept = next((f.stream.marks for f in feeds if f.stream is not None), {})
             self.source.recall(self.remap.frontier, kept)
         self.feeds = tuple(feeds)
@@ -188,7 +188,7 @@ class SourceMachine:
         return [f for f in self.feeds if f.created == self.timing.created]
 
     def _not_done(self, feeds: Sequence[TableFeed]) -> list[SourceWork]:
-        """The bindings whose data the shards lack."""
+        """The bindings whose data is missing in a shard."""
         if not feeds:
             return []
         bindings = self.remap.bindings(0)
@@ -196,7 +196,7 @@ class SourceMachine:
         for feed in feeds:
             if feed.created == self.timing.created or self._complete[feed.shard.id] > feed.created:
                 continue
-            # All that was bound before the table was made is there at its first moment.
+            # A table contains everything bound before its creation from its first time on.
             earlier = [b.upper for b in bindings if b.time <= feed.created]
             if earlier:
                 first = Binding(feed.created, self.source.start, earlier[-1])
@@ -214,14 +214,14 @@ class SourceMachine:
 
     @property
     def readable(self) -> int:
-        """All outputs are complete before it; 0 before the source has first caught up."""
+        """All outputs are complete before this time; 0 before the source has first caught up."""
         if not self.hydrated:
             return 0
         return self.pending[0].binding.time if self.pending else self.promised
 
     def complete(self, shard_id: str) -> int:
-        """As `readable`, for one output, by the shard of its rows: what another output, created later, still
-        lacks does not affect it. 0 for one that is not fed yet."""
+        """Like `readable`, for one output, identified by the shard of its rows. Outputs that were created
+        later and are incomplete do not affect it. 0 for an output without a feed."""
         feed = next((f for f in self.feeds if f.rows.id == shard_id), None)
         if feed is None or not self.hydrated:
             return 0
@@ -234,24 +234,25 @@ class SourceMachine:
 
     @property
     def ingested(self) -> Offsets:
-        """The records that are in the collections."""
+        """The number of records in the collections."""
         return self.pending[0].binding.lower if self.pending else self.remap.frontier
 
     @property
     def behind(self) -> int | None:
-        """Records that are upstream and not in the collections; None if the upstream was never queried."""
+        """The number of records in the upstream that are not in the collections; None if the upstream was
+        never queried."""
         if self.upstream is None:
             return None
         return self.upstream.records_since(self.ingested) if self.ingested <= self.upstream else 0
 
     @property
     def pending_rows(self) -> int:
-        """The estimated number of rows of the oldest binding that is not done."""
+        """The estimated number of rows of the oldest unfinished binding."""
         return int(self.pending[0].binding.records * self.weight)
 
     @property
     def catching_up(self) -> bool:
-        """There is more to read than is bound."""
+        """Whether there is more to read than is bound."""
         return self.upstream is not None and not self.upstream <= self.remap.frontier
 
     def stalls(self) -> list[str]:
@@ -266,20 +267,20 @@ class SourceMachine:
 
     @property
     def ceased(self) -> bool:
-        """Its CDCv2 streams have ended, and all of their data is here."""
+        """Whether its CDCv2 streams have ended, and all of their data is here."""
         return bool(self.feeds) and not self.pending and all(_ended(feed) for feed in self.feeds)
 
     # -- bind
 
     def bind(self, now: int) -> SourceWork | None:
-        """Query the upstream, and bind what is new; None if nothing is new, or it is not time yet. Earlier
-        bindings must be done first; but a newly opened upstream is queried in any case, because it may have
-        been recreated meanwhile. Raises SourceError and the outcomes of a commit."""
+        """Query the upstream, and bind new records. Returns None if there are none, or it is not time yet.
+        Earlier bindings must be done first; but a newly opened upstream is queried in any case, because it
+        may have been recreated meanwhile. Raises UpstreamError and the outcomes of a commit."""
         if self.pending and self._looked:
             return self._marked(self.pending[0])
         at = boundary(now, self.timing.interval)
         if self.hydrated and self.ceased and not self.pending:
-            # Whatever else is upstream says nothing.
+            # After the end of the streams, further records of the upstream are ignored.
             self._promise(at + self.timing.interval)
             return None
         bound = self.remap.frontier
@@ -320,21 +321,21 @@ class SourceMachine:
         return self._marked(work)
 
     def _marked(self, work: SourceWork) -> SourceWork:
-        """Mark the binding before it is read: later changes of the upstream are then detected."""
+        """Mark the binding before it is read, to detect later changes of the upstream."""
         if self._marks is None:
             self._marks = self.source.mark(work.binding.lower, work.binding.upper)
         return work
 
     def _learn(self) -> None:
-        """Store the upstream's properties before anything is bound: else a later, different upstream could be
-        read."""
+        """Store the learned properties of the upstream before anything is bound. Otherwise a different
+        upstream could be read later."""
         if self.source.learned is not None:
             if self._keep is not None:
                 self._keep(self.source.learned)
             self.source.learned = None
 
     def _promise(self, until: int) -> None:
-        """Never beyond the lease: a successor begins where it ends."""
+        """Never beyond the lease, where the next server begins."""
         self.promised = max(self.promised, min(until, self._clock.leased))
         if self.pending:
             self.promised = max(self.promised, self.pending[-1].binding.time + 1)
@@ -342,8 +343,8 @@ class SourceMachine:
     # -- read
 
     def unit(self, ways: int, seconds: float, shares: int = 1) -> Unit:
-        """The work of the oldest binding that is not done, read in `ways` pieces. The caller ends its job: by
-        `commit`, or by `abandon`."""
+        """The work of the oldest unfinished binding, in `ways` pieces. The caller ends its job with `commit`
+        or `abandon`."""
         work = self.pending[0]
         cut = self._cut or tuple(self.source.split(work.binding.lower, work.binding.upper, ways))
         return Unit(
@@ -377,11 +378,12 @@ class SourceMachine:
         return UnitTarget(feed.rows.id, feed.rows.desc, upsert, recover, changes)
 
     def _wants(self, feed: TableFeed, work: SourceWork) -> bool:
-        """Whether the work is for the feed, and its shard lacks it: a crash may have occurred between two."""
+        """Whether the work is for this feed, and its shard does not have it yet: a crash may have occurred
+        between two shards."""
         return feed.shard.id in work.shards and self._complete[feed.shard.id] <= work.binding.time
 
     def abandon(self, unit: Unit) -> None:
-        """The unit's parts will never be appended."""
+        """End the job of a unit whose parts will never be appended."""
         self._home.end_job(unit.job)
 
     def review(self, unit: Unit, facts: UnitFacts) -> bool:
@@ -397,9 +399,9 @@ class SourceMachine:
         return again
 
     def instead(self, unit: Unit, failure: UnitFailure) -> UnitFacts | None:
-        """The upstream no longer has what the unit should read. If a table that was created later should
-        begin with it, this is a permanent error of the table, and all others continue: the facts to commit
-        are that error. None if it is an error of the source itself."""
+        """Handle records that the upstream no longer has. If only a table that was created later should begin
+        with them, this is a permanent error of the table, and all others continue: returns the facts with
+        this error, to be committed. Returns None if it is an error of the source itself."""
         work = self.pending[0]
         feed = next((f for f in self.feeds if f.shard.id in work.shards), None)
         if feed is None or feed.created == self.timing.created or feed.created != work.binding.time:
@@ -410,8 +412,8 @@ class SourceMachine:
     # -- commit
 
     def commit(self, unit: Unit, facts: UnitFacts) -> None:
-        """Append what the unit wrote to each shard. Raises the outcomes of a commit; then the unit must be
-        done again, without what a shard has already accepted."""
+        """Append the unit's parts to each shard. Raises the outcomes of a commit. Then the unit must be done
+        again, for the shards that have not accepted it."""
         if facts.failure is not None:
             raise Internal("a unit that failed cannot be committed")
         work = self.pending[0]
@@ -422,7 +424,7 @@ class SourceMachine:
         try:
             self.source.confirm(marks)
         except TidemillError:
-            # It is queried again, marked and read again.
+            # The upstream is queried again, and the binding is marked and read again.
             self._marks, self._looked = None, False
             self._home.end_job(unit.job)
             raise
@@ -465,22 +467,22 @@ class SourceMachine:
         shard = feed.shard
         lower = upper_of(shard)
         if lower > time:
-            # An attempt whose outcome was unknown succeeded after all, and the log has told so meanwhile.
+            # An earlier attempt with an unknown outcome succeeded, and the log was read since.
             return
-        # (What is remembered beside it is as of its data's upper, which must move with it.)
+        # (State beside the data is as of the data's upper, so both must move together.)
         idle = not parts and feed.stream is None and feed.changes is None
         if idle and len(self.feeds) > 1 and time - lower < IDLE_APPEND_MS:
             return
         try:
             shard.compare_and_append(parts, lower, time + 1)
         except UpperMismatch:
-            # An attempt whose outcome was unknown succeeded after all: no other process writes here.
+            # An earlier attempt with an unknown outcome succeeded: no other process writes here.
             if upper_of(shard) <= time:
                 raise
         failpoints.hit(FP_COMMITTED)
 
     def _look_again(self) -> None:
-        """After an append that may or may not have happened."""
+        """Called after an append with an unknown outcome."""
         for feed in self.feeds:
             try:
                 feed.shard.refresh()
@@ -493,7 +495,8 @@ class SourceMachine:
             self._complete[feed.shard.id] = max(self._complete[feed.shard.id], upper_of(feed.shard))
 
     def _hydrate(self) -> None:
-        """The first time that all that was upstream is here: from now on the source can be read."""
+        """Called for the first time at which everything in the upstream is here: from then on the source is
+        readable."""
         if self.hydrated or self.pending or self.first is None or not self.first <= self.remap.frontier:
             return
         original = self._original()
@@ -506,7 +509,8 @@ class SourceMachine:
     # -- history
 
     def allow_compaction(self, to: int) -> None:
-        """History before `to` may go, of the data and of the bindings; those that a crash would need stay."""
+        """Allow compaction of history before `to`, of the data and of the bindings. Bindings that a crash
+        would need are kept."""
         for feed in self.feeds:
             done = self.readable if feed.line is None else self.complete(feed.rows.id)
             feed.rows.downgrade_since(min(to, done - 1))
@@ -540,8 +544,8 @@ def _ended(feed: TableFeed) -> bool:
 
 
 def _physical_key(output: OutputDefinition, stored: RelationDesc) -> tuple[str, ...]:
-    """The key's columns by their physical names: the relation may have been created with other names for its
-    columns. A hidden one stands last; by its name alone it could be a column of the user's."""
+    """The physical names of the key's columns, because the relation may have been created with other names. A
+    hidden column is last; by its name alone it could be a user's column."""
     key = output.key or ()
     hidden = key[-1:] if any(column.name in key[-1:] for column in output.desc.hidden) else ()
     called = dict(zip(output.desc.names, physical_names(stored), strict=True))

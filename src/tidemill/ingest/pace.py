@@ -10,35 +10,37 @@ from __future__ import annotations
 from tidemill.ingest.unit import UnitFacts
 from tidemill.sources.contract import ReadLimits
 
-# What a task should take, and the bounds of what it reads: below, starting it costs more than its work.
+# The duration of a task, and limits of its input. A smaller task would cost more to start than to run.
 TASK_SECONDS = 0.2
 FIRST_TASK_RECORDS = 100_000
 LEAST_TASK_RECORDS = 20_000
 MOST_TASK_RECORDS = 2_000_000
-# A binding that took less than this doubles the next one, one that took more than that halves it.
+# A binding that took less than this doubles the next one; a binding that took more than that halves it.
 SHORT_SECONDS, LONG_SECONDS = 0.7, 3.0
 LEAST_RECORDS = 50_000
-# Rows of plain records go to parts as they come; those that meet by key are held by the task that gets them.
+# Plain records are written to parts as they arrive. Records that meet by key are held by the task that gets
+# them.
 MOST_RECORDS, MOST_KEYED_RECORDS = 16_000_000, 2_000_000
-# Of the upstream, in one binding, however few its records: what the tasks of a keyed unit hold between them.
+# Upstream bytes in one binding, even if its records are few: the tasks of a keyed unit hold all of them.
 MOST_BYTES = 512 << 20
 
 
 class CatchUpPace:
-    """One source's; only the holder of its slot calls it."""
+    """The pace of one source. Only the holder of its slot calls it."""
 
     def __init__(self, limits: ReadLimits, *, keyed: bool) -> None:
-        # What one binding may cover, and what one task of a unit of its own should read.
+        # The limit of one binding, and the records that one task of a separate unit should read.
         self.limits = limits
         self.task_records = FIRST_TASK_RECORDS
         self._most = MOST_KEYED_RECORDS if keyed else MOST_RECORDS
 
     def ways(self, records: int, cores: int) -> int:
-        """Into how many pieces a unit of its own is cut, of so many records or what they give."""
+        """The number of pieces of a separate unit with this many records or resulting rows."""
         return max(cores, -(-records // self.task_records))
 
     def learn(self, facts: UnitFacts, seconds: float, weight: float = 1.0) -> None:
-        """After a unit of its own that went well; a record gave about `weight` rows, which `ways` counts."""
+        """Adapt the pace after a separate unit succeeded. `weight` is the average number of rows per record,
+        which `ways` uses."""
         if not facts.records:
             return
         work = facts.read_seconds + facts.state_seconds + facts.write_seconds

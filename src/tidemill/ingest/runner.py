@@ -1,8 +1,8 @@
-"""Runners: they send units to where they run, and return their results.
+"""Runners: send units to where they run, and return their results.
 
 `Runner` is the protocol that `ticker` needs. `SparkRunner` runs one Spark job for all given units.
-`LocalRunner` runs them in this process, for tests of everything around it. Promises: one `UnitFacts` per
-unit, in order. `JobFailed` is raised only when the job itself failed, so that the failing unit is unknown.
+`LocalRunner` runs them in this process, for tests of the other components. Promises: one `UnitFacts` per
+unit, in order. `JobFailed` is raised only if the job itself failed, so that the failing unit is unknown.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tidemill.ingest.unit import Unit, UnitFacts
 
 
 class JobFailed(TidemillError):
-    """The job that carried the units failed as a whole: a worker died, Spark is gone, it took too long. Any
-    of them may be the cause, or none."""
+    """The job of the units failed as a whole: a worker died, Spark is gone, it took too long. Any unit may be
+    the cause, or none."""
 
     sqlstate = "58000"
     transient = True
@@ -26,22 +26,22 @@ class JobFailed(TidemillError):
 class Runner(Protocol):
     @property
     def ready(self) -> bool:
-        """Whether a job would run now."""
+        """Whether a job could run now."""
         ...
 
     @property
     def cores(self) -> int:
-        """How many tasks run at once."""
+        """The number of tasks that run at once."""
         ...
 
     def run(self, units: Sequence[Unit], *, lane: str, seconds: float) -> list[UnitFacts]:
-        """Do the units in one job of the lane (a scheduling pool); it is cancelled after `seconds`. Raises
-        JobFailed. Blocks."""
+        """Run the units in one job of the lane (a scheduling pool), which is cancelled after `seconds`.
+        Raises JobFailed. Blocks."""
         ...
 
 
 class LocalRunner:
-    """One unit after the other, in this process. `folder` is for states of keyed units."""
+    """Runs one unit after the other in this process. `folder` is for states of keyed units."""
 
     ready = True
     cores = 1

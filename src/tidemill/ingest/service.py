@@ -39,16 +39,16 @@ from tidemill.sources.definition import open_source
 
 log = logging.getLogger(__name__)
 
-# Sources that are opened at the same time: each reads the logs of its shards.
+# Sources that are opened concurrently; each reads the logs of its shards.
 OPEN_THREADS = 8
-# since follows at the retention's distance in steps of this share of it, and not more often than this.
+# since advances in steps of the retention divided by this number, at least this many milliseconds.
 SINCE_STEPS = 10
 SINCE_STEP_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The catalog's definition of a source: itself, its tables, and the connections and secrets that it
+    """The catalog's definition of a source: the source, its tables, and the connections and secrets that it
     depends on. `state` is the catalog with this definition."""
 
     item: Source
@@ -61,14 +61,14 @@ class _Wanted:
         return _Wanted(item, tuple(state.source_tables(item.id)), hangs_on(state, item), state)
 
     def opens_as(self, other: _Wanted) -> bool:
-        """Whether the upstream that was opened for the other is the one for this."""
+        """Whether an upstream that was opened for the other definition can be used for this one."""
         outputs = [[table.definition for table in wanted.tables] for wanted in (self, other)]
         return self.hung == other.hung and outputs[0] == outputs[1]
 
 
 @dataclass(slots=True)
 class _Source:
-    """A source of the catalog and how it is here; `slot` once it is open."""
+    """A source of the catalog and its state in this server; `slot` is set once it is open."""
 
     wanted: _Wanted
     report: Report
@@ -76,9 +76,9 @@ class _Source:
     # The definition that the slot's machine last received, and whether a thread is about to pass it another.
     told: _Wanted | None = None
     following: bool = False
-    # How long it waits for the next attempt, after one that failed; seconds.
+    # The delay before the next attempt after a failure; seconds.
     wait: float = FIRST_RETRY_SECONDS
-    # Set when it was dropped while it was being opened.
+    # Set if it was dropped while it was being opened.
     gone: bool = False
 
     @property
@@ -127,7 +127,7 @@ class Ingestion:
     # -- following the catalog
 
     def _changed(self, old: CatalogState | None, new: CatalogState) -> None:
-        """Called under the catalog's lock: nothing here waits."""
+        """Called under the catalog's lock, so nothing here waits."""
         wanted = {item.id: item for item in new.sources()}
         with self._lock:
             gone = [self._sources.pop(i) for i in self._sources.keys() - wanted.keys()]
@@ -142,7 +142,7 @@ class Ingestion:
                 if known.told != now and not known.following:
                     known.following = True
                     self._submit(known)
-        # The ticker's lock is never taken under ours: the ticker calls us while it holds its own.
+        # The ticker's lock is never acquired under ours: the ticker calls us while it holds its lock.
         for source in gone:
             source.gone = True
             self._remove(source.item.id)
@@ -151,12 +151,12 @@ class Ingestion:
         try:
             self._opening.submit(self._follow, source)
         except RuntimeError:
-            pass  # we have been stopped
+            pass  # stopped meanwhile
 
     def _follow(self, source: _Source) -> None:
-        """Pass the catalog's definition to the source, until it has it. One thread at a time does this, and
-        waits only for the store: a source at work, or one that cannot be opened, must not keep others from
-        being opened."""
+        """Pass the catalog's definition to the source until it has the latest one. One thread at a time does
+        this, and waits only for the store: a busy source, or one that cannot be opened, must not prevent
+        others from being opened."""
         with self._lock:
             wanted = source.wanted
             if source.gone or self._stopping.is_set() or source.told == wanted:
@@ -172,7 +172,7 @@ class Ingestion:
             )
 
     def _attempt(self, source: _Source, wanted: _Wanted, step: Callable[[], None]) -> None:
-        """Take the step, and determine the next; a failed step is retried."""
+        """Run the step, and determine the next one. A failed step is retried."""
         try:
             step()
         except TidemillError as e:
@@ -227,7 +227,7 @@ class Ingestion:
             raise
 
     def _learned(self, source_id: ItemId, learned: Mapping[str, Any]) -> None:
-        """The catalog tells everybody, us too: nobody opens the source without it from here on."""
+        """Write learned properties to the catalog. Every later open of the source uses them."""
         self._catalog.transact([LearnSource(source_id, learned)])
 
     def _feeds(self, wanted: _Wanted, upstream: Upstream) -> list[TableFeed]:
@@ -235,7 +235,7 @@ class Ingestion:
         feeds: list[TableFeed] = []
         if item.shard is not None:
             feeds.append(self._feed(0, item.shard, item.created, upstream, item.timeline is not None))
-        # Outputs that tables brought with them stand last, in their order (`catalog.connections.opened`).
+        # Outputs that were added with tables are last, in their order (`catalog.connections.opened`).
         brought = len(names) - sum(table.definition is not None for table in wanted.tables)
         for table in wanted.tables:
             if table.definition is not None:
@@ -265,7 +265,8 @@ class Ingestion:
         return TableFeed(output, rows, created, StreamState(rows, stash, tally))
 
     def _alter(self, slot: SourceSlot, told: _Wanted | None, wanted: _Wanted) -> None:
-        """The interval, the name, the tables or a connection have changed; the machine is ours meanwhile."""
+        """Apply a change of the interval, the name, the tables or a connection. The caller holds the
+        machine."""
         machine = slot.machine
         slot.name = wanted.item.name
         machine.timing = replace(machine.timing, interval=wanted.item.interval_ms)
@@ -286,7 +287,7 @@ class Ingestion:
     # -- queries by the engine
 
     def hurried(self) -> set[str]:
-        """Shards of sources that catch up in their own jobs: work that can wait should wait."""
+        """Shards of sources that are catching up in their own jobs; non-urgent work on them should wait."""
         slots = self.ticker.slots()
         return {feed.rows.id for slot in slots if slot.alone for feed in slot.machine.feeds}
 
@@ -308,7 +309,7 @@ class Ingestion:
         return self._environment.oracle.now()
 
     def readable(self, item: Source | SourceTable | SourceProgress) -> int:
-        """The relation is complete before it; 0 when it cannot be read at all yet."""
+        """The relation is complete before this time; 0 if it cannot be read yet."""
         slot = self._source(item).slot
         if slot is None:
             return 0
@@ -319,12 +320,12 @@ class Ingestion:
         return self._source(item).report
 
     def machine(self, item: Source | SourceTable | SourceProgress) -> SourceMachine | None:
-        """None while it is being opened."""
+        """The machine of the source; None while it is being opened."""
         slot = self._source(item).slot
         return None if slot is None else slot.machine
 
     def shard(self, item: Source | SourceTable) -> Shard:
-        """Where the relation's rows are. Only for one that is readable."""
+        """The shard with the relation's rows. Only for a readable relation."""
         if item.shard is None:
             raise Internal(f"source {item.name} has no rows of its own")
         return self._environment.open_ingested(item.shard)
@@ -333,7 +334,8 @@ class Ingestion:
         return [(s.item, s.report, None if s.slot is None else s.slot.machine) for s in self._all()]
 
     def retain(self, default_ms: int, kept: Container[ItemId] = frozenset()) -> None:
-        """Release history that is not retained, except of the `kept` sources. For the maintenance loop."""
+        """Release history beyond the retention, except of the `kept` sources. Called by the maintenance
+        loop."""
         now = self._environment.oracle.now()
         for source in self._all():
             if source.slot is not None and source.item.id not in kept:
@@ -345,6 +347,6 @@ class Ingestion:
     def wait_readable(
         self, item: Source | SourceTable | SourceProgress, at: int, timeout: float | None = None
     ) -> bool:
-        """Wait until the relation is complete at a time. For callers with a thread to spare."""
+        """Wait until the relation is complete at a time. Blocks the calling thread."""
         deadline = None if timeout is None else time.monotonic() + timeout
         return self.ticker.wait_for(lambda: self.readable(item) > at, deadline)

@@ -15,8 +15,8 @@ from tidemill.ingest.machine import SourceMachine
 from tidemill.ingest.status import Report, RunState
 from tidemill.reclock.boundaries import boundary
 
-# After a failure a source waits this long, twice as long after the next, and so on: an upstream that is down
-# is queried twice a minute; after a short failure it is back within a second.
+# The delay after a failure, which doubles with each further one. An upstream that is down is queried twice a
+# minute; after a short failure the source continues within a second.
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 30.0
 
@@ -27,20 +27,20 @@ class SourceSlot:
     name: str
     machine: SourceMachine
     report: Report = field(default_factory=Report)
-    # A thread steps the machine.
+    # Whether a thread steps the machine.
     busy: bool = False
     # Calls on the machine that must run before its next step (`Ticker.when_free`).
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
-    # It was dropped: its holder commits no more.
+    # It was dropped: its holder commits nothing more.
     removed: bool = False
-    # The boundary at which it is next looked at; milliseconds.
+    # The boundary of its next check; milliseconds.
     due: int = 0
-    # It runs in its own jobs: it has much to read, was too slow, or was in a job that failed.
+    # It runs in its own jobs: it has much to read, was too slow, or was in a failed job.
     alone: bool = False
-    # Its upsert state was where the last unit looked for it. Not known after a start; false when a cache was
-    # deleted. Then the next unit shares out the work of reading the collection.
+    # Whether the last unit found its upsert state in the cache. Unknown after a start; false after a cache
+    # was deleted. If false, the next unit divides the work of reading the collection.
     at_hand: bool = False
-    # How often it failed in a row, and when (monotonic) it is tried again.
+    # The number of consecutive failures, and the time (monotonic) of the next attempt.
     failures: int = 0
     retry_at: float = 0.0
     # The failure that was logged last: a transient one by its kind, because an unreachable upstream fails in
@@ -75,7 +75,7 @@ class SourceSlot:
         self.report.become(RunState.STALLED, error)
 
     def next_due(self, now: int) -> None:
-        """The boundary after the last due one; or, if that is already past, the latest."""
+        """The boundary after the last one, or the latest boundary if that is already past."""
         interval = self.machine.timing.interval
         latest = boundary(now, interval)
         following = self.due + interval if self.due else latest + interval

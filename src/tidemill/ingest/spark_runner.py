@@ -32,17 +32,18 @@ from tidemill.query.job import Job
 from tidemill.query.settings import SettingPlace
 from tidemill.query.spark import SparkHost
 
-# A job waits this long for executors when all are gone: dead ones are replaced within some seconds, and after
-# that the sources' statuses should show the reason.
+# How long a job waits for executors if all are gone. Dead ones are replaced within some seconds; after that
+# the sources' statuses should show the reason.
 DESERTED_SECONDS = 10.0
 
 
 class SparkRunner:
-    """`runner.Runner` on the server's Spark session. Thread-safe: jobs of several threads run at once."""
+    """`runner.Runner` on the server's Spark session. Thread-safe: jobs of several threads run
+    concurrently."""
 
     def __init__(self, host: SparkHost, state_folder: str) -> None:
-        """`state_folder` is where workers on this machine keep upsert states. On others it means nothing:
-        their workers choose a folder of their own, for the life of this runner."""
+        """`state_folder` is where workers on this machine keep upsert states. Workers on other machines
+        choose their own folder for the life of this runner."""
         self._host = host
         self._folder = state_folder if host.place is not SettingPlace.REMOTE else None
         self._life = uuid.uuid4().hex
@@ -77,7 +78,7 @@ class SparkRunner:
             ended.set()
 
     def _watch(self, job: Job, ended: threading.Event, seconds: float) -> None:
-        """Cancel the job when its time is over, or no executor is available."""
+        """Cancel the job when its time is over, or if no executor is available."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and self._host.deserted < DESERTED_SECONDS:
             if ended.wait(min(left, DESERTED_SECONDS)):
@@ -87,7 +88,7 @@ class SparkRunner:
     def _run(self, units: Sequence[Unit], job: Job) -> list[UnitFacts]:
         facts = [UnitFacts() for _ in units]
         cores = self.cores
-        # Who does all of a unit needs all that is known of it.
+        # A task that does a whole unit needs all information about it.
         packed = units if are_whole(units) else [_light(unit) for unit in units]
         payloads = [_pack(packed, share) for share in shares(units, cores)]
         with job.running() as session:
@@ -107,9 +108,9 @@ class SparkRunner:
 
 
 def in_two_steps(unit: Unit, parted: Any, ways: int, folder: str | None, life: str) -> UnitFacts:
-    """A unit with a CDCv2 stream, from its slices by the task that gets them (`Carried`): what the tasks find
-    is weighed here, and then they release. Spark keeps what they have in hand meanwhile, and makes it again
-    from the shuffle where it was lost."""
+    """A unit with a CDCv2 stream, from its slices by the receiving task (`Carried`). The driver computes the
+    verdict over the tasks' results, and the tasks then release. Meanwhile Spark keeps the tasks' data, and
+    recomputes lost data from the shuffle."""
     step = partial(_apply, _without_pieces([unit]), ways, folder, life)
     looked = parted.mapPartitionsWithIndex(step).persist(_kept())
     facts = UnitFacts()
@@ -130,18 +131,18 @@ def in_two_steps(unit: Unit, parted: Any, ways: int, folder: str | None, life: s
 
 
 def _pack(units: Sequence[Unit], share: Sequence[Share]) -> bytes:
-    """One task's units, each with its own pieces. Pickled here, once: Spark would pickle them in batches of
-    its own choice."""
+    """The units of one task, each with its own pieces. Pickled here, once, because Spark would choose its own
+    batches."""
     return pickle.dumps([(index, replace(units[index], pieces=pieces)) for index, pieces in share])
 
 
 def _without_pieces(units: Sequence[Unit]) -> bytes:
-    """What the second stage needs to know; its records come through the shuffle."""
+    """The information that the second stage needs; its records arrive through the shuffle."""
     return pickle.dumps([_light(unit) for unit in units])
 
 
 def _light(unit: Unit) -> Unit:
-    """Without what only the driver, or only a reader, needs."""
+    """Without the parts that only the driver, or only a reader, needs."""
     targets = [
         replace(t, recover=replace(t.recover, tallied=Tallied())) if t is not None and t.recover else t
         for t in unit.targets
@@ -150,14 +151,15 @@ def _light(unit: Unit) -> Unit:
 
 
 def _kept() -> Any:
-    """On disk: it may be much, and is read once."""
+    """Kept on disk, because it may be large and is read only once."""
     from pyspark import StorageLevel
 
     return StorageLevel.DISK_ONLY
 
 
 def _ingest(folder: str | None, life: str, payloads: Iterator[bytes]) -> Iterator[tuple[int, UnitFacts]]:
-    """One stage is enough: records need not meet by key, or all of a unit's are here."""
+    """For units that need only one stage: records need not meet by key, or one task has all records of a
+    unit."""
     for payload in payloads:
         units: list[tuple[int, Unit]] = pickle.loads(payload)
         for index, unit in units:
@@ -172,7 +174,7 @@ def _state_folder(unit: Unit, folder: str | None, life: str) -> str:
     return worker_folder(unit.blobs.url, life) if folder is None else folder
 
 
-# What goes through the shuffle: (the task that gets it, (unit, slice or facts)).
+# The values in the shuffle: (receiving task, (unit, slice or facts)).
 Carried = tuple[int, tuple[int, keyed.Slice | UnitFacts]]
 
 

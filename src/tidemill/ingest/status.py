@@ -16,26 +16,27 @@ from tidemill.sources.contract import UpstreamError
 
 
 class RunState(Enum):
-    """As `mz_source_statuses` and `mz_sink_statuses` show it."""
+    """The states as in `mz_source_statuses` and `mz_sink_statuses`."""
 
-    CREATED = "created"  # nobody has begun to open it
-    STARTING = "starting"  # its shards are being opened, or Spark is not there yet
+    CREATED = "created"  # opening has not begun
+    STARTING = "starting"  # its shards are being opened, or Spark is not ready yet
     HYDRATING = "hydrating"  # it has not yet caught up for the first time, and cannot be read
     RUNNING = "running"
-    STALLED = "stalled"  # the last attempt failed; it is tried again
-    CEASED = "ceased"  # the upstream said that there is no more
+    STALLED = "stalled"  # the last attempt failed; it is retried
+    FAILED = "failed"  # a view whose query has an error in the data; it continues
+    CEASED = "ceased"  # the upstream has ended
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
     state: RunState
-    # When it became so; milliseconds of the wall clock.
+    # When the status was set; milliseconds of the wall clock.
     since: int
     error: str | None = None
     detail: str | None = None
     hint: str | None = None
     sqlstate: str | None = None
-    # The error persists until a user acts: no reader waits for it.
+    # The error persists until a user acts: readers do not wait for it.
     permanent: bool = False
 
     def become(self, state: RunState, error: TidemillError | None = None) -> RunStatus:
@@ -52,7 +53,7 @@ class RunStatus:
 
 @dataclass(slots=True)
 class Statistics:
-    """Counted from the start of this process."""
+    """Counters from the start of this process."""
 
     messages_received: int = 0
     bytes_received: int = 0
@@ -64,7 +65,7 @@ class Statistics:
     jobs_failed: int = 0
     state_hits: int = 0
     state_misses: int = 0
-    # What the upsert state took after the last tick; None before one looked.
+    # The size of the upsert state after the last tick; None before the first tick that used it.
     state_bytes: int | None = None
     # Milliseconds from the start of this process to the first tick with everything caught up.
     rehydration_ms: int | None = None
@@ -72,7 +73,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class TickTimes:
-    """Seconds of one tick, by phase. `visible` is what a reader notices: from the durable binding to the
+    """Seconds of one tick, by phase. `visible` is the delay for readers: from the durable binding to the
     committed data."""
 
     bind: float
@@ -98,7 +99,7 @@ PHASES = ("bind", "job", "commit", "visible")
 
 
 class Histogram:
-    """Durations by phase. Only the holder of the slot adds; readers may see one that is half counted."""
+    """Durations by phase. Only the holder of the slot adds; readers may see an entry that is half counted."""
 
     def __init__(self) -> None:
         self.counts = {phase: [0] * (len(BUCKETS) + 1) for phase in PHASES}
@@ -113,7 +114,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Report:
-    """All that is reported of one source."""
+    """The reported values of one source."""
 
     status: RunStatus = field(default_factory=lambda: RunStatus(RunState.STARTING, wall_ms()))
     statistics: Statistics = field(default_factory=Statistics)

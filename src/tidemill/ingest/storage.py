@@ -31,15 +31,15 @@ from tidemill.types.model import RelationDesc
 
 
 class CollectionType(Enum):
-    """Which collection of a source."""
+    """The collection of a source."""
 
-    RECLOCKED = "reclocked"  # the upstream's data at our times
-    REMAPPING = "remapping"  # which upstream frontier belongs to which of our times
+    RECLOCKED = "reclocked"  # the upstream's data at times of the server's timeline
+    REMAPPING = "remapping"  # the upstream's frontier at each time of the server's timeline
 
 
 @dataclass(frozen=True, slots=True)
 class StorageCollectionId:
-    """A collection in storage: of a source, one of its tables, or a table."""
+    """A stored collection: of a source, of one of its tables, or of a table."""
 
     source_id: ItemId
     collection: CollectionType = CollectionType.RECLOCKED
@@ -47,8 +47,9 @@ class StorageCollectionId:
 
 @dataclass(frozen=True, slots=True)
 class SourceDescription:
-    """What `create_sources` makes: a name in a schema, and a definition (`sources.definition`). A source of
-    several outputs gets a table for each, under their own names. `sql` is what SHOW CREATE SOURCE shows."""
+    """An argument of `create_sources`: a name in a schema, and a definition (`sources.definition`). A source
+    with several outputs gets a table for each, under their own names. `sql` is the text that SHOW CREATE
+    SOURCE shows."""
 
     schema: ItemId
     name: str
@@ -84,7 +85,7 @@ class Storage:
         self._ingestion = ingestion
 
     def create_sources(self, sources: Sequence[SourceDescription]) -> list[ItemId]:
-        """Make the sources, all or none; they are durable and begin to tick when this returns."""
+        """Create the sources, all or none. When this returns, they are durable and begin to tick."""
         before = {s.id for s in self._catalog.state.sources()}
         root = self._ingestion.files_root
         state = self._catalog.transact([_creation(source, root) for source in sources])
@@ -92,7 +93,7 @@ class Storage:
         return [by_name[source.schema, source.name] for source in sources]
 
     def render(self, collection: StorageCollectionId) -> Rendered:
-        """The collection as it stands."""
+        """The collection in its current state."""
         item = self._item(collection.source_id)
         if collection.collection is CollectionType.REMAPPING:
             if not isinstance(item, Source):
@@ -114,8 +115,8 @@ class Storage:
         return Rendered(item.desc, self._ingestion.shard(item), self._ingestion.readable(item))
 
     def allow_compaction(self, frontiers: Mapping[ItemId, int]) -> None:
-        """History before these times may be forgotten, of the data and of the bindings alike. Holds of
-        readers, and what a crash would need, keep it back."""
+        """Allow that history before these times is dropped, of the data and of the bindings. Holds of
+        readers, and the needs of recovery, prevent it."""
         for item_id, since in frontiers.items():
             item = self._item(item_id)
             if isinstance(item, Table):
@@ -126,7 +127,7 @@ class Storage:
                     machine.allow_compaction(since)
 
     def insert(self, writes: Mapping[ItemId, pa.Table]) -> int:
-        """Write updates (physical columns and `mz_diff`) to tables, all at one time, which is returned."""
+        """Write updates (physical columns and `mz_diff`) to tables, all at one time. Returns the time."""
         by_shard: dict[str, pa.Table] = {}
         for item_id, updates in writes.items():
             item = self._item(item_id)
@@ -137,7 +138,7 @@ class Storage:
         return self._environment.txns.commit(by_shard).result()
 
     def durability_frontier_updates(self) -> dict[ItemId, int]:
-        """Per source, table of a source, and table: everything before this time is durable and final."""
+        """For each source, table of a source, and table: everything before this time is durable and final."""
         state = self._catalog.state
         frontiers = {t.id: self._environment.oracle.read_ts() + 1 for t in state.tables()}
         for source in state.sources():

@@ -25,21 +25,21 @@ from tidemill.types.names import physical_names
 FP_READ = failpoints.register("tick.task.read", "a task has read its records, no part is written")
 FP_WRITTEN = failpoints.register("tick.task.written", "a task's parts are durable, the driver does not know")
 
-# A part is written when so much has gathered: it bounds the task's memory, and parts of this size need little
+# A part is written when this much has gathered. Limits the task's memory; parts of this size need little
 # compaction.
 PART_ROWS = 1 << 20
 PART_BYTES = 64 << 20
 
 
 class TooSlow(TidemillError):
-    """The unit used up its time; units that share its job must not wait for it."""
+    """The unit has used up its time. Units that share its job must not wait for it."""
 
     sqlstate = "57014"
     transient = True
 
 
 class Deadline:
-    """When a unit must give up. Looked at between batches."""
+    """The time at which a unit must give up. Checked between batches."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -53,7 +53,7 @@ class Deadline:
 
 
 def ingest(unit: Unit, pieces: Sequence[SourcePiece]) -> UnitFacts:
-    """Read the pieces of a unit without keys and write their updates."""
+    """Read the pieces of a unit without keys, and write their updates."""
     facts = UnitFacts()
     try:
         writers = [
@@ -111,13 +111,13 @@ def read(unit: Unit, pieces: Sequence[SourcePiece], facts: UnitFacts) -> Iterato
 
 
 def named(rows: pa.RecordBatch | pa.Table, names: Sequence[str]) -> list[str]:
-    """The columns' names with the relation's own in front, as its shard calls them: the source may have been
-    created with other names for its columns."""
+    """The batch with the relation's physical column names: the source may have been created with other
+    names."""
     return [*names, *rows.schema.names[len(names) :]]
 
 
 def stamped(rows: pa.RecordBatch, names: Sequence[str], at: int) -> pa.RecordBatch:
-    """The rows as updates at a time; a reader may have given diffs and errors behind the columns."""
+    """The rows as updates at a time. A reader may have added diffs and errors as last columns."""
     own = len(names)
     given = dict(zip(rows.schema.names[own:], rows.columns[own:], strict=True))
     times = pa.array(np.full(rows.num_rows, at, np.int64))
@@ -133,7 +133,7 @@ def stamped(rows: pa.RecordBatch, names: Sequence[str], at: int) -> pa.RecordBat
 
 
 class PartWriter:
-    """Gathers one target's updates and writes them as parts of bounded size."""
+    """Gathers the updates of one target, and writes them as parts of bounded size."""
 
     def __init__(self, unit: Unit, index: int, target: UnitTarget, facts: UnitFacts) -> None:
         self._unit = unit
@@ -163,7 +163,7 @@ class PartWriter:
         part = write_part(self._unit.blobs, target.shard, target.desc, table, self._unit.job)
         self._facts.parts.setdefault(self._index, []).append(part)
         if self._index >= 0:
-            # Updates that wait in a stash do not count as updates yet.
+            # Updates in a stash do not count as updates yet.
             self._facts.updates += part.rows
         self._batches, self._rows, self._bytes = [], 0, 0
         self._facts.write_seconds += time.monotonic() - began

@@ -13,31 +13,32 @@ from collections.abc import Sequence
 from tidemill.ingest.unit import Unit
 from tidemill.sources.contract import SourcePiece
 
-# A unit of no more records is one task, whatever its partitions: a second task costs more than it saves.
+# A unit with at most this many records is one task, independent of its partitions: a second task costs more
+# than it saves.
 WHOLE_RECORDS = 20_000
-# The second stage of a large unit has this many tasks per core: short ones, so that a core is free soon.
+# The number of tasks per core of a large unit's second stage: short ones, so that a core is free soon.
 ALONE_SHARES = 4
-# What a unit is read by, per core, however many its partitions: files may be many and small.
+# The number of tasks per core that read a unit, independent of its partitions: files may be many and small.
 MOST_TASKS = 64
 
-# (position of the unit, the pieces of it that the task reads)
+# (position of the unit, the pieces that the task reads)
 Share = tuple[int, tuple[SourcePiece, ...]]
 
 
 def key_shares(records: int, cores: int, *, at_hand: bool) -> int:
-    """`Unit.shares` of a unit in a job of its own; `at_hand`: so is its upsert state, for all we know."""
+    """`Unit.shares` of a unit in a separate job. `at_hand`: its upsert state is probably cached."""
     if not at_hand:
         return max(2, cores)
     return 1 if records <= WHOLE_RECORDS else ALONE_SHARES * cores
 
 
 def are_whole(units: Sequence[Unit]) -> bool:
-    """Whether each unit is read by one task: then its records need no exchange to meet by key."""
+    """Whether each unit is read by one task. Then its records need no exchange to meet by key."""
     return all(unit.shares == 1 for unit in units)
 
 
 def shares(units: Sequence[Unit], cores: int) -> list[list[Share]]:
-    """What each task does."""
+    """The work of each task."""
     if not are_whole(units):
         pieces = units[0].pieces
         count = min(len(pieces), MOST_TASKS * cores)
@@ -47,6 +48,6 @@ def shares(units: Sequence[Unit], cores: int) -> list[list[Share]]:
     for index in sorted(range(len(units)), key=lambda i: -units[i].records):
         least = loads.index(min(loads))
         tasks[least].append((index, units[index].pieces))
-        # Every unit costs something, however small: a file, and what it takes to start reading.
+        # Every unit has a fixed cost: a file, and the start of reading.
         loads[least] += units[index].records + 1000
     return tasks

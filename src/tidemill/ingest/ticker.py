@@ -29,32 +29,33 @@ from tidemill.time.oracle import Oracle
 
 log = logging.getLogger(__name__)
 
-# Threads, separated by what they wait for, so that one kind never waits for another's: rounds and shared
-# jobs, sources that run alone (further ones take turns), upstreams, and the store. An upstream that does not
-# respond keeps its thread for seconds (`sources.kafka.source.LOOK_SECONDS`): there are as many threads as a
-# server may have sources over one broker, so that those of another still find one.
+# Threads, separated by what they wait for, so that one kind never waits for another: rounds and shared jobs,
+# sources that run alone (more of them take turns), upstreams, and the store. An upstream that does not
+# respond keeps its thread for seconds (`sources.kafka.source.LOOK_SECONDS`). There are as many threads as a
+# server may have sources over one broker, so that sources of other brokers still find one.
 JOB_THREADS = 64
 ALONE_THREADS = 64
 BIND_THREADS = 128
 COMMIT_THREADS = 16
-# What a binding may hold to go into the shared job: some 50 ms of a core.
+# The largest binding for the shared job: about 50 ms of a core.
 SHARED_RECORDS = 50_000
-# Concurrent rounds and shared jobs. Sources that become due meanwhile wait, and share the next job: many
-# sources of odd intervals, or on a slow machine, then cost few large jobs and not many small ones.
+# Concurrent rounds and shared jobs. Sources that become due meanwhile wait and share the next job. With many
+# different intervals, or on a slow machine, this gives few large jobs instead of many small ones.
 SHARED_JOBS = 4
-# How long a boundary waits for the positions of slow upstreams; later ones join a later round.
+# How long a boundary waits for the positions of slow upstreams, which then join a later round.
 GATHER_SECONDS = 0.1
-# A unit in a shared job that takes longer gives up, and continues alone. Several of them in one task may.
+# A unit in a shared job gives up after this time, and continues alone. Several such units may be in one task.
 SHARED_UNIT_SECONDS = 1.0
-# A shared job that takes longer than this and what its units may take is stopped: a reader in it hangs.
+# A shared job that takes longer than this plus the time of its units is stopped, because a reader in it
+# hangs.
 SHARED_JOB_SECONDS = 30.0
-# The same for a source that runs alone: one binding is at most `Limits.records`, seconds of work.
+# The same for a source that runs alone. A binding is at most `Limits.records`, seconds of work.
 ALONE_SECONDS = 300.0
 # A tick that takes longer is logged, with its slowest phase.
 SLOW_SECONDS = 1.0
-# How long a stop waits for the steps at work.
+# How long `stop` waits for running steps.
 STOP_SECONDS = 5.0
-# The maximum sleep of the thread: it notices additions by then.
+# The maximum sleep of the clock's thread, and so the delay until it notices a new source.
 LOOK_SECONDS = 0.5
 
 SHARED_LANE = "tick"
@@ -62,7 +63,7 @@ ALONE_LANE = "alone"
 
 
 class Ticker:
-    """Thread-safe. `start` begins, `stop` ends after the steps at work."""
+    """Thread-safe. `start` begins; `stop` ends after the running steps."""
 
     def __init__(
         self,
@@ -80,8 +81,8 @@ class Ticker:
         # Guards `_slots` and `busy` of each; notified when a slot is released.
         self._changed = threading.Condition()
         self._slots: dict[str, SourceSlot] = {}
-        # How many of `SHARED_JOBS` are under way, and whether anything has changed since the clock's thread
-        # last looked; guarded as well.
+        # The number of running `SHARED_JOBS`, and whether anything has changed since the clock's thread last
+        # checked; guarded, too.
         self._sharing = 0
         self._news = False
         self._stopping = threading.Event()
@@ -95,8 +96,8 @@ class Ticker:
         self._thread.start()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """No new steps begin; running ones finish, unless that takes longer than `seconds`: what they do then
-        is equivalent to what a killed process does."""
+        """Start no new steps. Running ones finish, unless that takes longer than `seconds`; then they have
+        the same effect as those of a killed process."""
         self._stopping.set()
         with self._changed:
             self._tell()
@@ -113,7 +114,7 @@ class Ticker:
             self._tell()
 
     def remove(self, source_id: str) -> SourceSlot | None:
-        """It is not stepped any more; its running work is not committed. The caller may drop its shards."""
+        """Stop stepping the source; its running work is not committed. The caller may drop its shards."""
         with self._changed:
             slot = self._slots.pop(source_id, None)
             if slot is not None:
@@ -129,8 +130,8 @@ class Ticker:
             return list(self._slots.values())
 
     def when_free(self, slot: SourceSlot, step: Callable[[], None]) -> None:
-        """Run `step` while no other thread steps the slot's machine: at once, or as soon as the current step
-        has ended. Returns before that."""
+        """Run `step` while no other thread steps the slot's machine: at once, or when the current step has
+        ended. Returns before that."""
         with self._changed:
             slot.waiting.append(step)
             if slot.busy:
@@ -139,14 +140,14 @@ class Ticker:
         self._free(slot)
 
     def _free(self, slot: SourceSlot) -> None:
-        """The slot is busy with us, and we are done with it."""
+        """Release a slot that this thread holds."""
         with self._changed:
             if not slot.waiting or self._stopping.is_set():
                 slot.busy = False
                 self._tell()
                 return
             steps, slot.waiting = slot.waiting, []
-            # It is looked at again at once: the steps may have changed what there is to do.
+            # It is checked again at once, because the steps may have changed its state.
             slot.due = 0
         self._commits.submit(self._take_steps, slot, steps)
 
@@ -159,8 +160,8 @@ class Ticker:
         self._free(slot)
 
     def wait_for(self, what: Callable[[], bool], deadline: float | None) -> bool:
-        """Wait until `what` holds, which is checked whenever a source has advanced; False at the (monotonic)
-        deadline, or when the ticker stops."""
+        """Wait until `what` holds, which is checked whenever a source has advanced. Returns False at the
+        (monotonic) deadline, or when the ticker stops."""
         with self._changed:
             while not what():
                 left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
@@ -183,7 +184,7 @@ class Ticker:
                     self._changed.wait(pause)
 
     def _tell(self) -> None:
-        """Something has changed; the lock is held."""
+        """Wake the clock's thread. The caller holds the lock."""
         self._news = True
         self._changed.notify_all()
 
@@ -193,7 +194,7 @@ class Ticker:
             self._tell()
 
     def _look(self) -> float:
-        """Take the due sources; returns the time until the next is due."""
+        """Take the due sources. Returns the time until the next one is due."""
         now = self._oracle.now()
         with self._changed:
             self._news = False
@@ -211,7 +212,7 @@ class Ticker:
     def _guarded(
         self, slots: Sequence[SourceSlot], step: Callable[[Sequence[SourceSlot], int], None], now: int
     ) -> None:
-        """A bug in a step must not leave slots busy for ever."""
+        """A bug in a step must not leave slots busy forever."""
         try:
             step(slots, now)
         except BaseException as e:
@@ -225,7 +226,7 @@ class Ticker:
         slot.next_due(self._oracle.now())
         self._free(slot)
 
-    # -- a round: all that is due at one boundary
+    # -- a round: everything that is due at one boundary
 
     def _round(self, slots: Sequence[SourceSlot], now: int) -> None:
         try:
@@ -254,7 +255,7 @@ class Ticker:
             self._shared(together, seconds)
 
     def _bind(self, slot: SourceSlot, now: int) -> float | None:
-        """The seconds that it took; None if there is nothing to read, or it failed."""
+        """Bind one source. Returns the duration, or None if there is nothing to read, or it failed."""
         began = time.monotonic()
         try:
             binding = slot.machine.bind(now)
@@ -268,7 +269,8 @@ class Ticker:
         return time.monotonic() - began
 
     def _came_late(self, future: Future[float | None], slot: SourceSlot) -> None:
-        """It is bound by now, if it has new records: the next round includes it at once."""
+        """Its position arrived late. If it has new records they are bound now, and the next round includes it
+        at once."""
         if future.cancelled() or future.exception() is not None or future.result() is None:
             self._release(slot)
         else:
@@ -282,7 +284,8 @@ class Ticker:
             except Exception as e:
                 self._fail(slot, e)
                 self._release(slot)
-        # Those without keys need one stage, the others two: they do not wait for each other.
+        # Units without keys need one stage, others two. They run in separate jobs, so that neither waits for
+        # the other.
         for keyed in (False, True):
             group = [(slot, unit) for slot, unit in work if unit.keyed is keyed]
             if group:
@@ -335,7 +338,7 @@ class Ticker:
             self._release_now(slot)
 
     def _release_now(self, slot: SourceSlot) -> None:
-        """It is due at once, except for the delay after a failure."""
+        """Release the slot, due at once, except for the delay after a failure."""
         slot.due = 0
         self._free(slot)
 
@@ -398,7 +401,7 @@ class Ticker:
         return again
 
     def _finish(self, slot: SourceSlot, unit: Unit, facts: UnitFacts, bind: float, job: float) -> bool:
-        """Commit, or take note of why not; True when it is committed."""
+        """Commit, or record the failure. Returns True if it is committed."""
         if slot.removed:
             slot.machine.abandon(unit)
             return False
@@ -409,7 +412,7 @@ class Ticker:
             slot.machine.abandon(unit)
             error = facts.failure.error()
             if facts.failure.sqlstate == TooSlow.sqlstate and unit.shares == 1:
-                # No failure: it continues alone, divided among tasks.
+                # Not a failure: it continues alone, divided among tasks.
                 slot.alone, slot.at_hand = True, False
                 log.info("source %s goes on in jobs of its own: %s", slot.name, error.primary)
             else:
@@ -450,7 +453,7 @@ class Ticker:
         return True
 
     def _instead(self, slot: SourceSlot, unit: Unit, failure: UnitFailure) -> UnitFacts | None:
-        """What is committed all the same: the error of a table that cannot begin where its source does."""
+        """Facts to commit instead: the error of a table that cannot begin where its source does."""
         if failure.sqlstate != Forgotten.sqlstate:
             return None
         try:

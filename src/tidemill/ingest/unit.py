@@ -1,6 +1,6 @@
-"""A unit: the work of one source for one time. Plain values that travel to Spark tasks and back.
+"""A unit: the work of one source for one time. Plain values that are sent to Spark tasks and back.
 
-Made by `machine`, sent by `runner`, executed by `task`. The result of a unit is a `UnitFacts` value, even
+Created by `machine`, sent by `runner`, executed by `task`. The result of a unit is a `UnitFacts` value, even
 when it fails: an exception of one source must not end a job that runs others.
 """
 
@@ -19,7 +19,7 @@ from tidemill.persist.part import Part
 from tidemill.sources.contract import SourcePiece, SourceReader, UpstreamError
 from tidemill.types.model import RelationDesc
 
-# Calls that are shown for an unforeseen error: the place itself, and its callers.
+# Calls that are shown for an unforeseen error: the position itself, and its callers.
 SHOWN_FRAMES = 3
 
 
@@ -35,8 +35,8 @@ class UpsertWork:
 
 @dataclass(frozen=True, slots=True)
 class UnitTarget:
-    """The shard that one output of the source goes to; `upsert` or `recover` where its records must meet by
-    key. `changes` where repeated records are dropped by their positions."""
+    """The shard of one output of the source; `upsert` or `recover` if its records must meet by key; `changes`
+    if repeated records are dropped by their positions."""
 
     shard: str
     desc: RelationDesc
@@ -51,11 +51,11 @@ class UnitTarget:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Read `pieces`, and write their updates at `time` as parts of the targets, one per output of the
-    source: None where nobody wants it, or has it already (a crash came between two commits). `job` names the
-    parts for the sweeper; `seconds` is how long the unit may take before it gives up, so that it delays what
-    shares its job by no more. `shares` is how many tasks share its keys (`task_packing`), 1 when one does it
-    all."""
+    """Read `pieces`, and write their updates at `time` as parts of the targets. There is one target per
+    output of the source, or None if the output is inactive, or already has the data (after a crash between
+    two commits). `job` names the parts for the sweeper. `seconds` is the time after which the unit gives up,
+    which limits the delay of others in the same job. `shares` is the number of tasks that share its keys
+    (`task_packing`), 1 for a single task."""
 
     source: str
     reader: SourceReader
@@ -73,7 +73,7 @@ class Unit:
 
     @property
     def keyed(self) -> bool:
-        """Whether its records must meet by key: then it takes a second stage."""
+        """Whether its records must meet by key, and need a second stage."""
         return any(t is not None and t.keyed for t in self.targets)
 
     @property
@@ -93,8 +93,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class UnitFailure:
-    """Why a unit failed, as plain text that can be pickled whatever raised it. `transient`: a retry may
-    succeed without any action; `permanent` as of `RowError`."""
+    """Why a unit failed, as plain text that can be pickled with any cause. `transient`: a retry may succeed
+    without any action; `permanent` as of `RowError`."""
 
     primary: str
     detail: str | None = None
@@ -120,7 +120,7 @@ class UnitFailure:
 
 
 def _where(error: BaseException) -> str | None:
-    """Where an unforeseen error was raised: a task has no log that users see."""
+    """The position where an unforeseen error was raised, because users do not see a log of the task."""
     frames = traceback.extract_tb(error.__traceback__)[-SHOWN_FRAMES:]
     if not frames:
         return None
@@ -130,33 +130,33 @@ def _where(error: BaseException) -> str | None:
 
 @dataclass(slots=True)
 class UnitFacts:
-    """The result of a unit, or of one task's share of it; shares are added up."""
+    """The result of a unit, or of one task's share of it. Shares are added up."""
 
-    # Per target, by its position: what was written. Invisible until it is appended. (A stash has a position
-    # too: `recovery.meet.stash_index`.)
+    # By target position: the written parts, invisible until they are appended. (A stash has a position too:
+    # `recovery.deduplicate.stash_index`.)
     parts: dict[int, list[Part]] = field(default_factory=dict[int, list[Part]])
     records: int = 0
     bytes: int = 0
     updates: int = 0
-    # Rows that the records gave.
+    # The number of rows from the records.
     rows: int = 0
-    # Of CDCv2 streams, by position: what the tasks found, and what followed from all of it.
+    # By the position of a CDCv2 stream: the findings of the tasks, and the verdict over all of them.
     found: dict[int, FoundUpdates] = field(default_factory=dict[int, FoundUpdates])
     settled: dict[int, Settled] = field(default_factory=dict[int, Settled])
-    # Of changes, by position of the target: what each piece found.
+    # Of changes, by position of the target: the summary of each piece.
     changes: dict[int, dict[PieceId, ChangeSummary]] = field(
         default_factory=dict[int, dict[PieceId, ChangeSummary]]
     )
-    # Buckets of the upsert state that were there, and that had to be read from the collection.
+    # Buckets of the upsert state that were cached, and buckets that had to be read from the collection.
     hits: int = 0
     misses: int = 0
-    # What those buckets take, with what the unit changed.
+    # The size of those buckets, with the changes of the unit.
     state_bytes: int = 0
     # Seconds in the tasks: reading, the state, writing.
     read_seconds: float = 0.0
     state_seconds: float = 0.0
     write_seconds: float = 0.0
-    # Set when any share failed: then the parts are of no use.
+    # Set if any share failed; then the parts are useless.
     failure: UnitFailure | None = None
 
     def add(self, other: UnitFacts) -> None:

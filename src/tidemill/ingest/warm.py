@@ -1,4 +1,4 @@
-"""Warm-up of what a tick does: workers are started and have loaded what tasks need.
+"""Warm-up for ticks: starts workers and loads the libraries of tasks.
 
 The Spark host calls it before it reports that it is ready. Workers are kept between ticks and forked from a
 process that has loaded their libraries (`worker_daemon`), but the first runs of a job are several times
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from tidemill.query.spark import SparkHost
 
 ROUNDS = 4
-# What Spark is told to fork its workers from.
+# The module that Spark uses to fork its workers.
 WORKERS = {"spark.python.daemon.module": "tidemill.ingest.worker_daemon"}
 
 
 def warm_up(host: SparkHost) -> None:
-    """A job of two stages with a task per core, some times over."""
+    """Run a job of two stages with one task per core, several times."""
     ways = host.cores
     for _ in range(ROUNDS):
         with Job(host, "warm up").running() as session:
@@ -30,7 +30,7 @@ def warm_up(host: SparkHost) -> None:
 
 
 def _touch(items: Iterator[object]) -> Iterator[tuple[int, int]]:
-    """Loads what a task needs, and uses the slow starters among it once."""
+    """Load what a task needs, and use its slow parts once."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

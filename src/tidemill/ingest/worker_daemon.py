@@ -16,7 +16,7 @@ import os
 
 from pyspark.daemon import manager
 
-# What tasks use, each with all that it loads in turn.
+# The modules that tasks use, with everything that they load.
 LOADED = (
     "pyspark.worker",
     "pyarrow.parquet",
@@ -30,12 +30,11 @@ LOADED = (
 
 
 def main() -> None:
-    # Its threads would not be in the forked copies, which are asked to keep to one core each anyhow.
+    # Its threads would not exist in the forked copies, which use one core each anyway.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in LOADED:
         importlib.import_module(name)
-    # Loaded objects are permanent: garbage collection in a worker must not visit them, which would copy their
-    # pages.
+    # Make loaded objects permanent: garbage collection in a worker would visit them, and so copy their pages.
     gc.collect()
     gc.freeze()
     manager()

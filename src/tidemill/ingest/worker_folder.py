@@ -1,8 +1,8 @@
 """The folder for upsert states on a worker machine other than the server's.
 
-Called by the tasks of `spark_runner`. The folder is under the worker's temporary one (`TMPDIR`), belongs to
-this user alone, and to one run of one server. States are trusted without a check, and states of another run
-may contain what never happened in this one (for example after the data directory was restored from a backup).
+Called by the tasks of `spark_runner`. The folder is in the worker's temporary folder (`TMPDIR`), and belongs
+to this user and to one run of one server. States are trusted without a check, and states of another run may
+contain data that never existed in this one (for example after the data directory was restored from a backup).
 Executors of one machine share it.
 """
 
@@ -19,14 +19,14 @@ from tidemill.errors import TidemillError
 
 
 class FolderNotOurs(TidemillError):
-    """Another user could put rows into the state."""
+    """Another user could write rows into the state."""
 
     sqlstate = "42501"
 
 
 @cache
 def worker_folder(url: str, life: str) -> str:
-    """For the states of the data directory `url`; removes the states of its earlier runs."""
+    """The folder for the states of the data directory `url`. Removes the states of its earlier runs."""
     root = os.path.join(tempfile.gettempdir(), f"tidemill-state-{os.getuid()}")
     os.makedirs(root, mode=0o700, exist_ok=True)
     found = os.lstat(root)
@@ -38,7 +38,7 @@ def worker_folder(url: str, life: str) -> str:
         )
     name = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
     for entry in os.scandir(root):
-        # A server that was taken over may still run: it misses its states and reads them again.
+        # A server that was taken over may still run; it then reads its states again.
         if entry.name.startswith(f"{name}-") and entry.name != f"{name}-{life}":
             shutil.rmtree(entry.path, ignore_errors=True)
     folder = os.path.join(root, f"{name}-{life}")

@@ -17,6 +17,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.errors import Unavailable, UndefinedObject
 from tidemill.ingest.service import Ingestion
 from tidemill.inputs.timelines import not_readable
+from tidemill.inputs.view_failures import error_since, explain_failure
 from tidemill.persist.environment import Environment
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import InvalidAsOf, Snapshot
@@ -93,10 +94,16 @@ class Collections:
                 shard = self._environment.open_shard(item.shard)
                 self._environment.txns.apply_until(item.shard, ts)
                 return shard.snapshot(ts, readable=ts + 1)
-            return self.shard(item).snapshot(ts, readable=self.readable(item))
+            shard = self.shard(item)
+            snapshot = shard.snapshot(ts, readable=self.readable(item))
         except InvalidAsOf as e:
             e.detail = not_readable(item, e.since, ts)
             raise
+        if isinstance(item, MaterializedView):
+            snapshot.on_error = lambda error, text: explain_failure(
+                item, error, error_since(snapshot, text), shard.since
+            )
+        return snapshot
 
     def progress(self, item: SourceProgress, ts: int) -> pa.Table:
         """The progress relation at `ts`."""

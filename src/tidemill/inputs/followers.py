@@ -20,7 +20,7 @@ from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
-# Answer of a query at a time: its columns, and how often each row is there (`mz_diff`); no row twice.
+# The answer of a query at a time: its columns, and the count of each row (`mz_diff`); no row occurs twice.
 Evaluate: TypeAlias = Callable[[int], pa.Table]
 
 
@@ -127,7 +127,7 @@ def negated(updates: pa.Table) -> pa.Table:
 
 
 def counted(rows: pa.Table) -> pa.Table:
-    """Rows as an answer: each once, with how often it is there."""
+    """Rows as an answer: each distinct row with its count."""
     return add_up([rows.append_column(DIFF_COLUMN, pa.array(np.ones(rows.num_rows, np.int64)))])
 
 

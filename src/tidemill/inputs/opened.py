@@ -53,8 +53,8 @@ class QueryInputs:
 
 @dataclass(slots=True)
 class OpenedInputs:
-    """The inputs of one query, open at one time. Close it when the rows are read, or they hold `since` for
-    ever."""
+    """The inputs of one query, open at one time. Close it after the rows are read; otherwise it holds `since`
+    forever."""
 
     inputs: dict[str, Input | ConstantInput] = field(default_factory=dict)
     snapshots: list[Snapshot] = field(default_factory=list)

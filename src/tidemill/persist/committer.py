@@ -152,8 +152,8 @@ class Committer:
         return True
 
     def _taken_back(self, version: int) -> bool:
-        """Whether our version had existed before and was cleaned away; then our entry is deleted. Nobody has
-        read it, because readers skip entries older than a checkpoint."""
+        """Whether our version had existed before and was cleaned away; then our entry is deleted. No process
+        has read it, because readers skip entries older than a checkpoint."""
         if not self._stale() or not cleaned_past(self.blobs, self.shard_id, version):
             return False
         self.blobs.delete([entry_path(self.shard_id, version)])

@@ -14,8 +14,9 @@ Order of opening, and why:
 5. The oracle starts at `start`. Unapplied commits of txns are applied in the background.
 
 Every other shard, including the catalog, is handled when it is first opened here. It is checked against its
-mark in txns, its commits in txns are applied, and then it is fenced. After a crash at any point, the next
-server opens the directory in the same way.
+mark in txns and fenced. Its commits in txns are applied before its upper moves to `start`. The upper of a
+shard that a source writes does not move. After a crash at any point, the next server opens the directory in
+the same way.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ FP_BEFORE_FENCE = failpoints.register(
 )
 FP_FENCED = failpoints.register("epoch.fenced", "the clock shard has the new epoch, the txns shard not yet")
 
-# The system's own shards have no readers of other programs that would need old files and entries for long.
+# Other programs do not read the system shards, so old files and log entries are kept for a short time only.
 SYSTEM_AGES = Ages(log_keep_seconds=1800, removed_keep_seconds=300)
-# After a take-over the old holder needs up to a lease's renewal to learn of it and let the lock go.
+# How long a take-over waits for the old holder to notice it and release the lock.
 TAKE_OVER_WAIT_SECONDS = 10.0
-# How often a holder looks whether it was taken over. A look is one file that is not there; on s3 it is a
-# request, and the lease's renewal finds out as well.
+# How often a holder checks whether it was taken over. A check is one attempt to read a missing file. On s3 it
+# is a request, and the renewal of the lease detects a take-over too.
 WATCH_SECONDS = 0.5
 WATCH_SECONDS_REMOTE = 5.0
-# How often the logs that grow otherwise than through txns are marked there (`txns.marks`), and the txns
-# shard's own in the clock shard: a row of some 200 bytes each.
+# How often the versions of all logs are marked in txns (`txns.marks`), and that of the txns shard's log in
+# the clock shard. Each is a row of about 200 bytes.
 MARK_SECONDS = 60.0
-# How the ids of jobs on Spark begin.
+# Prefix of the ids of jobs on Spark.
 JOB_KIND = "ingest"
-# A heartbeat this far in the past needs no watching: three leases.
+# After a heartbeat this old, three leases, a new server need not wait for another one.
 HEARTBEAT_STALE_MS = 3 * LEASE_MS
 _HEARTBEAT_POLL_SECONDS = 0.5
 
@@ -125,7 +126,7 @@ class Environment:
         # Jobs of this process that may still write parts or append them, and the number of the last one.
         self._jobs: set[str] = set()
         self._last_job = 0
-        # When (monotonic) all logs were last marked in txns, and the txns shard's own in the clock shard.
+        # When (monotonic) all logs were last marked in txns, and the txns shard's log in the clock shard.
         self._marked = self._recorded = time.monotonic()
         # Every time below it may have been used by an earlier holder; shards are fenced here.
         self.start = clock_shard.leased
@@ -166,7 +167,8 @@ class Environment:
             check_system(blobs, shard)
             failpoints.hit(FP_BEFORE_FENCE)
             epoch = shard.epoch + 1
-            # Of two servers that start at once one gets the epoch: a number of both would fence neither.
+            # If two servers start at once, only one gets the epoch: with the same number, neither would be
+            # fenced.
             shard.fence(epoch, new=True)
             failpoints.hit(FP_FENCED)
             formats.migrate(blobs, shard)
@@ -184,7 +186,7 @@ class Environment:
 
     @property
     def id(self) -> str:
-        """Of this data directory, from the moment it was made: another one at the same place has another."""
+        """The id of this data directory. A new directory at the same place gets another id."""
         return self._clock.shard.state.metadata.table_id
 
     # -- shards
@@ -256,17 +258,17 @@ class Environment:
         drop_shard(self.blobs, shard_id)
 
     def shard_ids(self) -> list[str]:
-        """All that have a folder, or had one and left a mark."""
+        """All shards that have a folder or a mark."""
         return sorted({*self.blobs.folders("shards"), *self.txns.marks.shards()})
 
     def open_shards(self) -> list[Shard]:
-        """Those that are open in this process."""
+        """The shards that are open in this process."""
         with self._shards_lock:
             return list(self._shards.values())
 
     def _take(self, shard: Shard) -> None:
-        """Fence a shard of an earlier epoch. What txns holds for it goes in before its upper passes those
-        times: a shard whose upper is past T is taken to have all of T."""
+        """Fence a shard of an earlier epoch. Its pending parts in txns are applied in the entry that moves
+        its upper past their times, because a shard whose upper is past T must hold all of T."""
         if self.txns.pending.oldest(shard.id) is None:
             shard.fence(self.epoch, self.start)
         else:
@@ -282,11 +284,11 @@ class Environment:
             self.txns.register(shard)
         return shard
 
-    # -- looking after it
+    # -- maintenance
 
     def maintain(self, hurried: Collection[str] = ()) -> None:
         """One round: the txns and clock shards, then every open shard. Errors of one shard are logged and do
-        not stop the others. What of the `hurried` can wait does."""
+        not stop the others. Non-urgent work of the `hurried` shards is postponed."""
         if time.monotonic() - self._marked >= MARK_SECONDS:
             self._mark_all()
         shards = [self._maintainer(s, s.id in hurried) for s in self.open_shards()]
@@ -300,7 +302,8 @@ class Environment:
                 log.warning("maintenance failed, it is tried again: %s", e)
 
     def _mark_all(self) -> None:
-        """Write the position of every log with the next entry of txns, whichever writer advanced it."""
+        """Note the version of every open shard's log, whichever writer advanced it. The next entry of txns
+        writes the marks."""
         self._marked = time.monotonic()
         for shard in self.open_shards():
             self.txns.marks.reach(shard.id, shard.version)
@@ -315,8 +318,9 @@ class Environment:
         return lambda: shard.maintain(self.job_finished, hurry=hurry)
 
     def job_finished(self, job: str) -> bool:
-        """Whether the writer of a part is surely gone: `txns-e7` and `clock-e7` are, in epoch 8. What such a
-        writer committed was applied before the shard was opened here."""
+        """Whether the writer of a part has surely ended: `txns-e7` and `clock-e7` have in epoch 8, and a job
+        of this epoch has after `end_job`. Commits of an ended writer were applied before the shard was opened
+        here."""
         kind, _, rest = job.partition("-e")
         epoch, _, number = rest.partition("-")
         if not epoch.isdigit():
@@ -327,8 +331,7 @@ class Environment:
         return kind in ("txns", "clock", "catalog", JOB_KIND) and int(epoch) < self.epoch
 
     def begin_job(self) -> str:
-        """The id of a new job whose parts are written elsewhere (Spark's tasks): they are not swept while it
-        runs."""
+        """The id of a new job whose parts Spark's tasks write. They are not swept while it runs."""
         with self._jobs_lock:
             self._last_job += 1
             job = f"{JOB_KIND}-e{self.epoch}-{self._last_job}"
@@ -336,12 +339,12 @@ class Environment:
             return job
 
     def end_job(self, job: str) -> None:
-        """Its parts are appended, or never will be."""
+        """End a job: its parts are appended, or never will be."""
         with self._jobs_lock:
             self._jobs.discard(job)
 
     def announce(self, addresses: Mapping[str, str]) -> None:
-        """Publish our addresses for a second server."""
+        """Publish our addresses, for the error of a second server."""
         self._record(replace(self.holder, addresses=tuple(addresses.items())))
 
     def _record(self, holder: Holder) -> None:
@@ -352,7 +355,8 @@ class Environment:
             self._recorded = time.monotonic()
 
     def close(self) -> None:
-        """Commit and apply the queue, and mark the directory as released. Idempotent."""
+        """Commit and apply the queue, and, unless the directory was taken over, mark it as released.
+        Idempotent."""
         if self._closed.is_set():
             return
         self._mark_all()
@@ -385,7 +389,7 @@ class Environment:
                 return
             self.lost = error
         log.error("the data directory was taken over by another server: %s", error)
-        # Servers that wait for the directory may take it now.
+        # Servers that wait for the directory can take it now.
         self._lock_file.release()
         self.oracle.lose(error)
         if self._on_lost is not None:
@@ -393,7 +397,7 @@ class Environment:
 
 
 def _open_clock(blobs: Blobs, settings: Settings) -> Shard:
-    """The clock shard, made when the directory is new. Its writer's epoch is set by fencing."""
+    """The clock shard; created if the directory is new. Its epoch is set by fencing."""
     for _ in range(3):
         try:
             return Shard.open(blobs, CLOCK_SHARD, epoch=None, settings=settings)
@@ -411,7 +415,7 @@ def _open_clock(blobs: Blobs, settings: Settings) -> Shard:
 def _fenced(
     blobs: Blobs, shard_id: str, desc: RelationDesc, epoch: int, upper: int, settings: Settings
 ) -> Shard:
-    """A system shard, at our epoch and at `upper` or later; made when it is not there."""
+    """A system shard, fenced to our epoch and to `upper` or later; created if it does not exist."""
     try:
         shard = Shard.open(blobs, shard_id, epoch=epoch, settings=settings)
     except ShardMissing:
@@ -426,8 +430,8 @@ def _fenced(
 
 
 def _wait_for_heartbeat(shard: Shard, clock: Clock) -> None:
-    """On a store without locks: a holder that lives renews its lease. Returns when there is none, raises
-    DirectoryHeld when there is; waits out one lease when that is not known."""
+    """For a store without locks, where a running holder renews its lease. Returns if no holder is running,
+    and raises DirectoryHeld if one is. If this is not known, waits for the length of one lease."""
     holder = ClockShard(shard, 0).holder()
     upper = shard.upper or 0
     if holder is None or holder.released is not None or clock.wall_us() // 1000 > upper + HEARTBEAT_STALE_MS:

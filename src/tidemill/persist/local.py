@@ -209,7 +209,7 @@ class LocalBlobs:
                     os.rmdir(folder)
                     count += 1
                 except OSError:
-                    continue  # somebody has just begun to use it
+                    continue  # another process has just begun to use it
                 self._forget(os.path.join(folder, ""))
         return count
 

@@ -270,8 +270,9 @@ class Shard:
 
     def evolve(self, desc: RelationDesc, parts: Iterable[Part] = (), upper: int | None = None) -> None:
         """Append columns; parts written before have nulls there. With `parts` (updates with the new columns,
-        at times from the shard's upper on) the same entry appends them and moves upper to `upper`: nobody
-        sees the columns without their contents. Idempotent: nothing is written when the columns exist."""
+        at times from the shard's upper on) the same entry appends them and moves upper to `upper`, so readers
+        never see the columns without their contents. Idempotent: nothing is written when the columns
+        exist."""
         now = self.desc
         if desc.columns[: len(now.columns)] != now.columns:
             raise Internal(f"shard {self.id} can only get new columns behind the others")

@@ -7,7 +7,7 @@ affect its contents.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
 
 import pyarrow as pa
@@ -65,6 +65,9 @@ class Snapshot:
         self.desc = desc
         # The parts with any update at or before as_of, in the order of the log.
         self.parts = parts
+        # Set by callers that know more of the collection: completes the error that it holds, which has this
+        # text in the error column. May block.
+        self.on_error: Callable[[TidemillError, str], None] | None = None
         self._reader = reader
         self._hold = hold
 

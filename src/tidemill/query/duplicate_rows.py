@@ -35,7 +35,7 @@ _PIECE_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Every row that is there more than once has one of `keys` (sorted) in these columns."""
+    """Every row that occurs more than once has one of `keys` (sorted) in these columns."""
 
     columns: list[str]
     keys: Keys
@@ -108,7 +108,7 @@ class _Numbering:
         self._lock = threading.Lock()
         self._keys: Keys = np.empty(snapshot.rows, np.uint64)
         self._filled = 0
-        # Of rows that are there several times by one update.
+        # Keys of rows that one update adds several times.
         self._copies: list[Keys] = []
         self._over = threading.Event()
 

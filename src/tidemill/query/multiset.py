@@ -7,6 +7,7 @@ Called by `read`. Works on Arrow tables with the relation's columns, `mz_diff` a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,9 @@ from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
 from tidemill.types.model import RelationDesc
 
+if TYPE_CHECKING:
+    from tidemill.persist.snapshot import Snapshot
+
 # How much of the row with a negative count is shown.
 _SHOWN_CHARACTERS = 200
 
@@ -27,9 +31,14 @@ NEGATIVE_TEXT = "Invalid data in source, saw retractions ({count}) for row that 
 
 
 class SourceError(TidemillError):
-    """The collection holds an error at this time; its text is the source's or the view's own."""
+    """The collection holds an error at this time; `text` is the source's or the view's own."""
 
     sqlstate = "22000"
+
+    def __init__(self, text: str) -> None:
+        primary, detail = error_parts(text)
+        super().__init__(primary, detail=detail, hint=hint_of(detail))
+        self.text = text
 
 
 class NegativeMultiplicity(TidemillError):
@@ -48,9 +57,9 @@ def add_up(tables: Sequence[pa.Table]) -> pa.Table:
     return consolidate(pa.concat_tables(tables), RelationDesc())
 
 
-def check_errors(table: pa.Table) -> pa.Table:
+def check_errors(table: pa.Table, snapshot: Snapshot | None = None) -> pa.Table:
     """Raise the first live error; else the table without the error column. Diffs must have been summed per
-    row and error."""
+    row and error. `snapshot`: what was read."""
     if ERROR_COLUMN not in table.schema.names:
         return table
     errors = table.column(ERROR_COLUMN)
@@ -60,11 +69,13 @@ def check_errors(table: pa.Table) -> pa.Table:
         # The text is always the same, whatever the order of the parts.
         live = live.sort_by(ERROR_COLUMN)
         for text, diff in zip(live.column(0).to_pylist(), live.column(1).to_pylist(), strict=True):
-            primary, detail = error_parts(str(text))
+            error = SourceError(str(text))
             if diff < 0:
-                raise NegativeMultiplicity(-diff, f"error: {primary}")
+                raise NegativeMultiplicity(-diff, f"error: {error.primary}")
             if diff > 0:
-                raise SourceError(primary, detail=detail, hint=hint_of(detail))
+                if snapshot is not None and snapshot.on_error is not None:
+                    snapshot.on_error(error, error.text)
+                raise error
         table = table.filter(pc.is_null(errors))
     return table.drop_columns([ERROR_COLUMN])
 

@@ -147,7 +147,7 @@ class _Preparation:
         if self.extra is not None:
             table = multiset.add_up([self._updates(table), self._updates(self.extra)])
         if self.extra is not None or self.snapshot.needs_consolidation:
-            table = multiset.check_errors(table)
+            table = multiset.check_errors(table, self.snapshot)
             multiset.check_counts(table, self.columns)
         if not self.columns:
             return self._only(multiset.total(table))
@@ -221,7 +221,7 @@ class _Preparation:
         self._add_heavy_errors(tables, heavy, keys)
         if self.extra is not None:
             tables.append(self._updates(self.extra, keys))
-        return multiset.check_errors(multiset.add_up(tables)) if tables else None
+        return multiset.check_errors(multiset.add_up(tables), self.snapshot) if tables else None
 
     def _more_columns(self) -> list[str]:
         """Columns that the query does not need and that may distinguish rows, numbers first."""
@@ -334,7 +334,7 @@ class _Preparation:
         if self.extra is not None:
             tables.append(self._updates(self.extra))
         if tables:
-            multiset.check_errors(multiset.add_up(tables))
+            multiset.check_errors(multiset.add_up(tables), self.snapshot)
         return PreparedRelation(
             self.columns,
             self.host.scratch,
@@ -352,7 +352,7 @@ class _Preparation:
             tables.append(self._updates(self.extra))
         count = 0
         if tables:
-            count = multiset.total(multiset.check_errors(multiset.add_up(tables)))
+            count = multiset.total(multiset.check_errors(multiset.add_up(tables), self.snapshot))
         unknown: list[Part] = []
         for part in self.snapshot.parts:
             told = part.min_diff >= -1 and part.max_diff <= 1 and not part.errors

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 # The one column of a relation of which the query needs none (count(*)); no query can name it.
 NO_COLUMN = "mz_none"
-# Copies are made in two steps, so that a row that is there a billion times never is one array of a billion.
+# Copies are made in two steps, so that a row with a billion copies is never one array with a billion
+# elements.
 _REPEAT_STEP = 65_536
 
 

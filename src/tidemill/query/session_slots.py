@@ -42,8 +42,8 @@ _KEPT = tuple(
     f"spark.sql.{name}.buffer.in.memory.threshold"
     for name in ("cartesianProductExec", "windowExec", "sortMergeJoinExec")
 )
-# A batch of a result is bounded by its rows alone. Where these may be long, as many as are a sixteenth of the
-# heap if each is a megabyte: a batch is there several times while it is made.
+# A result batch is limited only by its rows. If these may be long, use as many rows as a sixteenth of the
+# heap holds with a megabyte each, because several copies of a batch exist while it is built.
 GROWN_BATCH_ROWS = 1_024
 WIDE_SHARE = 1 / 16
 # Rows that are longer on average are wide.

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 # A JVM on a loaded two-core machine needs 5 to 15 s to hand over its port; after this it is taken for stuck.
 START_TIMEOUT = 120.0
-# How long `stop` waits for the JVM to end by itself before it is killed.
+# How long `stop` waits for the JVM to end before it kills it.
 STOP_TIMEOUT = 10.0
 # So long the warm-up is put off for the first query that waited for the session: on a busy machine it takes
 # ten seconds, and would take longer if both wanted the processor.
@@ -147,7 +147,7 @@ class SparkHost:
         self._slots: Slots | None = None  # sessions for queries, of the present JVM
         self._executors: Executors | None = None  # of the present session, where they are processes
         self._exhausted: Exhausted | None = None  # of the present session, where they are not
-        self._given_up = ""  # why we ended the JVM ourselves, for whoever sees its death
+        self._given_up = ""  # why we ended the JVM, for the code that detects its end
         self._settings: dict[str, str] = {}  # all that the present session was started with
         # For work that must not run on a caller's thread: waves ahead of a reader, cancels. Idle threads cost
         # nothing.
@@ -227,7 +227,7 @@ class SparkHost:
             executors = self._executors
         try:
             return max(1, executors.cores()) if executors is not None else cores(self.master)
-        except Exception as e:  # the JVM died under the call; whoever runs a job finds out why
+        except Exception as e:  # the JVM died during the call; the caller of the job finds the reason
             log.debug("the executors could not be counted: %s", e)
             return cores(self.master)
 

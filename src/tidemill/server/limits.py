@@ -30,10 +30,10 @@ CONNECTION_SLACK = 200
 # as much.
 MAX_MESSAGE_BYTES = 64 * MB
 
-# The first packet, before we know who is there; PostgreSQL's own limit.
+# The first packet, before the client has logged in; PostgreSQL's limit.
 MAX_STARTUP_BYTES = 10_000
 
-# A password or SASL message, before we know who is there; PostgreSQL's own limit.
+# A password or SASL message, before the client has logged in; PostgreSQL's limit.
 MAX_AUTHENTICATION_BYTES = 65_535
 
 # The text of one query. The parser's memory is a multiple of it (tokens, trees: about 100 times).

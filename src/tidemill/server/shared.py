@@ -2,9 +2,9 @@
 
 Equal subscriptions receive the same batch objects (`engine.api.Rows.shared`). The sender of a batch
 requests its blocks from `Encodings`. The first request encodes a block; the others wait for it or find it.
-Used by pgwire and HTTP on the event loop. Promises: the cost per additional reader does not depend on the
-rows. Blocks are released with their batch, or earlier if they exceed `limits.SHARED_BYTES`; they are then
-encoded again.
+Used by pgwire and HTTP on the event loop. Promises: encoding costs an additional reader nothing per row.
+Blocks are released with their batch, or earlier if all blocks together exceed `limits.SHARED_BYTES`; then
+they are encoded again when needed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class _Blocks:
 
     def __init__(self, batch: weakref.ref[pa.RecordBatch]) -> None:
         self.batch = batch
-        # By the encoder and the block's first row. The encoder is held: another must not take its place.
+        # By the encoder and the block's first row. Holding the encoder prevents that another one gets its
+        # identity.
         self.by_place: dict[tuple[BlockEncoder, int], asyncio.Future[memoryview]] = {}
         self.size = 0
 
@@ -49,10 +50,10 @@ class Encodings:
     def __init__(self, pool: Executor, limit: int = limits.SHARED_BYTES) -> None:
         self._pool = pool
         self._limit = limit
-        # By the batch's id, which is its own as long as it lives; the one that was used last is at the end.
+        # By the batch's id, which is unique while the batch exists; the most recently used is last.
         self._known: OrderedDict[int, _Blocks] = OrderedDict()
         self._size = 0
-        # A batch may die in any thread, and in the middle of what is done here.
+        # A batch may be released in any thread, and while this thread holds the lock.
         self._lock = threading.RLock()
         self._encoders: weakref.WeakValueDictionary[Hashable, BlockEncoder] = weakref.WeakValueDictionary()
 
@@ -65,7 +66,8 @@ class Encodings:
         return found  # pyright: ignore[reportReturnType]
 
     async def block(self, batch: pa.RecordBatch, at: int, rows: int, encoder: BlockEncoder) -> memoryview:
-        """The bytes of `rows` rows from `at` on. Blocks that begin at one row have one length."""
+        """The bytes of `rows` rows from `at` on. Blocks that begin at the same row must have the same
+        length."""
         with self._lock:
             blocks = self._known.get(id(batch))
             if blocks is None:
@@ -81,7 +83,7 @@ class Encodings:
             found.add_done_callback(lambda done: self._count(blocks, done))
         if found.done():
             return found.result()
-        # A client that goes away must not take the others' bytes with it.
+        # A client that disconnects must not cancel the encoding for the others.
         return await asyncio.shield(found)
 
     @property
@@ -94,7 +96,7 @@ class Encodings:
             return
         batch = blocks.batch()
         if batch is None or self._known.get(id(batch)) is not blocks:
-            return  # forgotten while it was encoded
+            return  # released while it was encoded
         with self._lock:
             blocks.size += len(done.result())
             self._size += len(done.result())
@@ -103,7 +105,8 @@ class Encodings:
                 self._size -= oldest.size
 
     def _forgetting(self, key: int) -> Callable[[weakref.ref[pa.RecordBatch]], None]:
-        """Made without a reference to the entry or the batch: a cycle would keep both alive."""
+        """The callback for a released batch. It has no reference to the entry or the batch, because a cycle
+        would keep both alive."""
         known = weakref.ref(self)
 
         def forget(gone: weakref.ref[pa.RecordBatch]) -> None:

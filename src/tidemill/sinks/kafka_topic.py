@@ -74,8 +74,8 @@ def place_of(connection: Mapping[str, Any], topic: str, seconds: float = LOOK_SE
 def make_topic(
     connection: Mapping[str, Any], topic: str, partitions: int | None, replicas: int | None
 ) -> TopicPlace:
-    """The topic, created if it does not exist. Raises SourceError, and InvalidValue if it exists with another
-    number of partitions."""
+    """The topic, created if it does not exist. Raises UpstreamError, and InvalidValue if it exists with
+    another number of partitions."""
     try:
         found = place_of(connection, topic, CREATE_SECONDS)
     except NoTopic:

@@ -30,7 +30,7 @@ UNAVAILABLE_COLUMN = "mz_unavailable"
 # binary, a hidden column of relations whose records can fail: the error slot of a row. Null for rows of
 # readable keys.
 KEY_SLOT_COLUMN = "mz_key"
-# bool: the record says nothing of a key; it empties the relation. Only in batches that have any.
+# bool: the record empties the relation, independent of its key. Only in batches that have such records.
 TRUNCATE_COLUMN = "mz_truncate"
 # Of outputs whose records are changes (`OutputDefinition.changes`), in every batch:
 # a record of the output's columns: the row before the change. Null where there was none.
@@ -104,15 +104,15 @@ class Gauge:
         return RelationDesc((*self.remap_desc.columns, self.value))
 
 
-# Of generators, and of whatever counts events without partitions.
+# For generators, and other sources that count events without partitions.
 EVENTS = Gauge(Column("offset", UINT8, nullable=False))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
     """Properties of a CDCv2 stream that are known before it is read: the kind of its times (`cdcv2.times`),
-    whether its statements have digests of the columns of the output, and the words for the position of a
-    record, before its partition and before its offset."""
+    whether its statements have digests of the output's columns, and the words that describe a position: the
+    text before the partition, and the text before the offset."""
 
     kind: int = 0
     digests: bool = False
@@ -142,11 +142,11 @@ class ChangePhase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutputDefinition:
-    """One relation that the source feeds. With `key` (names of columns of `desc`, the last one perhaps of a
-    hidden one) its records are upserts: the last one of a key is its row; or with `order` (names of hidden
-    columns of whole numbers) the one that is greatest by them. With `changes` (and `key`) its records have
-    the old row too, and a position in the upstream's log by which repetitions are known; `place` describes
-    where they are, in errors. With `stream` its records are statements of a CDCv2 stream."""
+    """One relation that the source feeds. With `key` (names of columns of `desc`; the last one may be hidden)
+    its records are upserts: the last record of a key is its row. With `order` (names of hidden integer
+    columns), the record that is greatest by these columns is the row. With `changes` (and `key`), each record
+    has the old row too, and a position in the log of the upstream, which identifies repetitions; `place`
+    describes the log in errors. With `stream`, the records are statements of a CDCv2 stream."""
 
     name: str
     desc: RelationDesc
@@ -159,7 +159,7 @@ class OutputDefinition:
 
 @dataclass(frozen=True, slots=True)
 class SourcePiece:
-    """The records [lower, upper) of one partition: what one task reads in one go."""
+    """The records [lower, upper) of one partition, which one task reads."""
 
     partition: PartitionKey
     lower: int
@@ -172,14 +172,14 @@ class SourcePiece:
 
 @dataclass(frozen=True, slots=True)
 class SourceBatch:
-    """Rows of one output, in the order of their records. The columns are those of the output's `desc` under
-    their physical names in the storage types. An output without key may add `mz_diff` (int64; 1 where it is
-    missing) and `mz_error` (text; the row is an error then, and has no values). One with a key adds, if its
-    relation has hidden columns, `mz_error` and those, then `mz_offset` and `mz_tombstone`, and in batches
-    that need them `mz_unavailable` and `mz_truncate`. One of changes adds neither of these two, but the
-    columns from `mz_before` to `mz_timeline`, in every batch. One that is a CDCv2 stream adds
-    `mz_stream_time`, `mz_diff` and `mz_offset`, and has in `stated` what its records say beside updates.
-    `records` tells how many records of the upstream the rows came from, `bytes` their size there."""
+    """Rows of one output, in the order of their records. The columns are those of the output's `desc`, with
+    their physical names and storage types. An output without a key may add `mz_diff` (int64; 1 if missing)
+    and `mz_error` (text; then the row is an error without values). An output with a key adds, if its relation
+    has hidden columns, `mz_error` and those columns; then `mz_offset` and `mz_tombstone`; and in batches that
+    need them `mz_unavailable` and `mz_truncate`. An output of changes never adds these two, but always the
+    columns from `mz_before` to `mz_timeline`. An output of a CDCv2 stream adds `mz_stream_time`, `mz_diff`
+    and `mz_offset`; `stated` has the statements of its records. `records` is the number of upstream records
+    that the rows were made from, and `bytes` their size in the upstream."""
 
     output: int
     rows: pa.RecordBatch
@@ -189,18 +189,18 @@ class SourceBatch:
 
 
 class SourceReader(Protocol):
-    """The half that travels: picklable, small, without open connections (they are made in the task and may
-    be kept in the worker's module for the next tick)."""
+    """The half that is sent to the tasks: small, picklable, without open connections. Connections are opened
+    in the task, and may be kept in the worker's module for the next tick."""
 
     def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
         """Exactly the piece's records, in order. A batch has at most `MAX_BATCH_ROWS` rows, so that a
-        deadline is noticed in time; one of no rows, while the upstream is silent, serves that too. Raises
-        SourceError."""
+        deadline is noticed in time. While the upstream is silent, yield batches without rows for the same
+        reason. Raises UpstreamError."""
         ...
 
 
-# Rows per batch of a reader: large enough that Python's part per batch does not show, small enough that a
-# batch is some megabytes and some tens of milliseconds.
+# Rows per batch of a reader: large enough to make the cost per batch negligible, small enough that a batch
+# has some megabytes and takes some tens of milliseconds.
 MAX_BATCH_ROWS = 65_536
 
 
@@ -214,70 +214,70 @@ class ReadLimits:
 class UpstreamSource(ABC):
     """One upstream. Obligations:
 
-    - `frontier` is cheap (no data is read), is there within seconds or raises, and never goes back. (The
-      ticker has a thread for it; nobody else waits.)
-    - A range [lower, upper) names its records exactly: reading it again gives the same rows, in the same
-      order, on any machine, at any later time, until the upstream itself forgets them (which is an error that
-      says so, never fewer rows).
-    - Reading may begin at any frontier that was ever returned or cut; no state but the definition is needed.
-    - Nothing blocks for long: what waits for a network has a deadline.
-    - Memory is bounded by a batch, whatever the range.
+    - `frontier` is cheap (it reads no data), returns or raises within seconds, and never goes back. (The
+      ticker calls it in a separate thread, so other sources do not wait.)
+    - A range [lower, upper) identifies its records exactly: reading it again returns the same rows, in the
+      same order, on any machine, at any later time. If the upstream no longer has some of them, reading
+      raises an error and never returns fewer rows.
+    - Reading can begin at any frontier that was ever returned or cut, and needs only the definition.
+    - Nothing blocks for long: every network call has a deadline.
+    - Memory is bounded by a batch, independent of the size of the range.
     """
 
     gauge: Gauge
     outputs: tuple[OutputDefinition, ...]
-    # Where reading begins; fixed when the source is made.
+    # Where reading begins; fixed when the source is created.
     start: Offsets = Offsets()
-    # Those that it had when it was made, as far as is known: each has its row in the progress relation before
-    # it has a record.
+    # The known partitions at the creation of the source. Each has a row in the progress relation, even
+    # without records.
     partitions: frozenset[PartitionKey] = frozenset()
-    # Fields of its definition that were not known when the source was made, and that the last look found out
-    # (which of all topics of a name it reads). They are kept before anything is bound, and then taken away.
+    # Fields of the definition that were unknown at the creation of the source and that the last check found
+    # (the id of the topic). The caller stores them before anything is bound, and then resets them.
     learned: Mapping[str, Any] | None = None
 
-    # What is missing upstream before reading can begin, as text; as of the last check.
+    # What is missing upstream before reading can begin, as text; set by the last check.
     waits: str | None = None
 
     @abstractmethod
     def frontier(self, now: int) -> Offsets:
-        """Where the upstream stands. `now` is the tick's time, in milliseconds; only sources that are driven
-        by the clock look at it. Raises SourceError."""
+        """The position of the upstream. `now` is the tick's time in milliseconds; only sources that are
+        driven by the clock use it. Raises UpstreamError."""
 
     @abstractmethod
     def reader(self) -> SourceReader: ...
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to let go
-        """Let connections go. Nothing is called afterwards."""
+    def close(self) -> None:  # noqa: B027 - most sources hold no connection
+        """Close connections. Nothing is called afterwards."""
 
-    # Upstreams that can be changed behind our back (files) are known again by marks: texts by name, kept
-    # durably with the rows of a range. Only sources of CDCv2 streams have a place for them.
+    # Marks detect that an upstream was changed after it was read (files). They are texts by name, stored
+    # durably with the rows of a range. Only sources of CDCv2 streams can store them.
 
     def mark(self, lower: Offsets, upper: Offsets) -> Mapping[str, str]:
-        """The marks of a range, before it is read. May take as long as a small part of reading it. Raises
-        SourceError."""
+        """The marks of a range, computed before it is read. Must be much faster than reading the range.
+        Raises UpstreamError."""
         return {}
 
-    def confirm(self, marks: Mapping[str, str]) -> None:  # noqa: B027 - most have no marks
-        """The range was read and is about to be committed: checks that it still matches its marks. Raises
-        SourceError; then it is marked and read again."""
+    def confirm(self, marks: Mapping[str, str]) -> None:  # noqa: B027 - most sources have no marks
+        """Check that a range still matches its marks. Called after the range was read, before it is
+        committed. Raises UpstreamError; then the range is marked and read again."""
 
     def recall(self, bound: Offsets, marks: Mapping[str, str]) -> None:  # noqa: B027 - as above
         """Called once, before the first check: the earlier bindings, and their stored marks."""
 
     def cut(self, lower: Offsets, upper: Offsets, limits: ReadLimits) -> Offsets:
-        """The frontier, at most `upper`, that one binding after `lower` should cover: all of it within the
-        limits, else a fair share of every partition. Greater than `lower` when `upper` is. Sources whose
-        upstream has transactions override it: they never cut inside one."""
+        """The frontier, at most `upper`, that one binding after `lower` should cover: everything if it is
+        within the limits, else a fair share of every partition. It is greater than `lower` if `upper` is.
+        Sources whose upstream has transactions override this method, and never cut inside a transaction."""
         behind = upper.records_since(lower)
         if behind <= limits.records:
             return upper
         increments = upper.increments(lower)
-        # One of each partition that moves, and of the rest a share by what each has left.
+        # One record of each partition that moves, and a proportional share of the rest.
         rest, left = max(0, limits.records - len(increments)), behind - len(increments)
         return lower.plus({p: 1 + ((n - 1) * rest // left if left else 0) for p, n in increments.items()})
 
     def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[SourcePiece]:
-        """The range as pieces for about `ways` tasks of equal work; together exactly the range."""
+        """The range as pieces for about `ways` tasks with equal work. Together they are exactly the range."""
         increments = upper.increments(lower)
         total = sum(increments.values())
         pieces: list[SourcePiece] = []

@@ -48,7 +48,7 @@ SOURCES: dict[str, Callable[[Mapping[str, Any], str], UpstreamSource]] = {
 
 
 def open_source(definition: Mapping[str, Any], files_root: str = "") -> UpstreamSource:
-    """The source. Raises SourceError for a definition that this version cannot read: it stalls that source
+    """The source. Raises UpstreamError for a definition that this version cannot read: it stalls that source
     and no other."""
     kind = definition.get("kind")
     if kind not in SOURCES:

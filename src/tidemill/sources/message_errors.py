@@ -20,7 +20,8 @@ BAD_MESSAGES_HINT = (
 
 
 def hint_of(detail: str | None) -> str | None:
-    """The hint for whoever reads a relation with this error; None if it is not about a message of a topic."""
+    """The hint for readers of a relation with this error; None if the error is not about a message of a
+    topic."""
     if detail is None or not detail.startswith(_TOPIC) or PARTITION_AND_OFFSET.search(detail) is None:
         return None
     return BAD_MESSAGES_HINT

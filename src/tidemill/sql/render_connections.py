@@ -7,7 +7,8 @@ from tidemill.sql.names import quote_literal
 
 
 def create_connection_sql(s: ast.CreateConnection) -> str:
-    head = f"CREATE CONNECTION {'IF NOT EXISTS ' if s.if_not_exists else ''}{s.name} TO {s.kind.value}"
+    kind = s.kind.replace("-", " ").upper()
+    head = f"CREATE CONNECTION {'IF NOT EXISTS ' if s.if_not_exists else ''}{s.name} TO {kind}"
     tail = "" if s.validate else " WITH (VALIDATE = false)"
     return f"{head} ({', '.join(map(_option, s.options))}){tail}"
 
@@ -18,7 +19,9 @@ def _option(option: ast.ConnectionOption) -> str:
             return f"{option.name} = SECRET {name}"
         case str() as text:
             return f"{option.name} {quote_literal(text)}"
-        case (address,):
-            return f"BROKER {quote_literal(address)}"
-        case addresses:
-            return f"{option.name} ({', '.join(map(quote_literal, addresses))})"
+        case int() as number:
+            return f"{option.name} {number}"
+        case (single,):
+            return f"{option.name.removesuffix('S')} {quote_literal(single)}"
+        case several:
+            return f"{option.name} ({', '.join(map(quote_literal, several))})"

@@ -46,11 +46,11 @@ class CollectionChanges:
         """Nothing changed but the time."""
         return not self.updates.num_rows and self.error is None
 
-    def failed(self, after: int, before: int | None) -> str | None:
-        """The relation's error, if it occurs at times in (after, before)."""
+    def failed(self, after: int, before: int | None) -> tuple[int, str] | None:
+        """The time and the text of the relation's error, if it occurs at times in (after, before)."""
         if self.error is None or self.error[0] <= after or (before is not None and self.error[0] >= before):
             return None
-        return self.error[1]
+        return self.error
 
     async def as_rows(self, spec: Spec, after: int, before: int | None, pool: Executor) -> pa.RecordBatch:
         """The rows of times in (after, before) in the spec's shape and, if the spec wants that too and

@@ -94,5 +94,5 @@ def stamp(rows: pa.Table, spec: Spec, as_of: int) -> pa.RecordBatch:
 
 
 def once(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows that are there once each, with the diff that says so."""
+    """Rows that occur once each, with the diff 1."""
     return rows.append_column(DIFF_COLUMN, pa.array(np.ones(rows.num_rows, np.int64)))

@@ -107,7 +107,7 @@ class SnapshotRows:
         self._snapshot.close()
 
     def _whole(self) -> pa.RecordBatch:
-        table = check_errors(add_up([self._snapshot.read(self._names)]))
+        table = check_errors(add_up([self._snapshot.read(self._names)]), self._snapshot)
         check_counts(table, self._names)
         return stamp(table.select([*self._names, DIFF_COLUMN]), self._spec, self._snapshot.as_of)
 

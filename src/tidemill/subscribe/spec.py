@@ -48,7 +48,7 @@ class Spec:
     output: OutputShape = OutputShape.PLAIN
     keys: tuple[int, ...] = ()  # positions of the key's columns, in KEY order; of the envelopes
     order: tuple[SortItem, ...] = ()  # of WITHIN TIMESTAMP
-    progress: bool = False  # whether there are progress rows, and the column that tells them apart
+    progress: bool = False  # whether there are progress rows, and the column that marks them
     underscore: bool = False  # write `key_violation`, as the upstream product does
 
     @property

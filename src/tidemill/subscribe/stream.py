@@ -29,9 +29,14 @@ T = TypeVar("T")
 
 
 class RelationFailed(TidemillError):
-    """The relation holds an error from this time on; its text is the source's own."""
+    """The relation holds an error from `at` on; its text is the source's own."""
 
     sqlstate = "22000"
+
+    def __init__(self, text: str, at: int) -> None:
+        primary, detail = error_parts(text)
+        super().__init__(primary, detail=detail, hint=hint_of(detail))
+        self.at = at
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +161,7 @@ class SubscriptionStream:
                 del rows
                 failed = changes.failed(frontier - 1, self.bounds.up_to)
                 if failed is not None:
-                    primary, detail = error_parts(failed)
-                    raise RelationFailed(primary, detail=detail, hint=hint_of(detail))
+                    raise RelationFailed(failed[1], failed[0])
             frontier = max(frontier, changes.upper)
             if self.bounds.up_to is not None:
                 frontier = min(frontier, self.bounds.up_to)

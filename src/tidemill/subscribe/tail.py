@@ -176,7 +176,7 @@ class Tail:
                 while (changes := await self._blocking(follower.advance)) is not None:
                     self._hand_out(changes)
                     if changes.idle:
-                        break  # time goes on without end
+                        break  # time continues without end
                 try:
                     await asyncio.wait_for(self._wake.wait(), IDLE_SECONDS)
                 except TimeoutError:

@@ -51,7 +51,7 @@ class LeaseStore(Protocol):
 
     @property
     def leased(self) -> int:
-        """The end of what was leased, by anybody, ever: times below it may have been used."""
+        """The end of all leases of all processes: times below it may have been used."""
         ...
 
     def extend(self, until: int) -> None:
@@ -89,7 +89,7 @@ class Oracle:
         self._last_read = self._leased - 1
         # The greatest write time that was completed; a read is never below it.
         self._completed = self._leased - 1
-        # Write times handed out and not yet completed. Few: one per writer that commits by itself.
+        # Write times that were issued and not yet completed. Few: one per independent writer.
         self._in_flight: set[int] = set()
         # Set for good once the lease is lost.
         self._lost: TidemillError | None = None
@@ -196,7 +196,7 @@ class Oracle:
             yield
 
     def lose(self, error: TidemillError) -> None:
-        """Somebody found out that the environment is no longer ours: every later call raises `error`."""
+        """The environment is no longer ours: every later call raises `error`."""
         with self._cond:
             if self._lost is not None:
                 return

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 # Below: the beginning of a history without times (0), or a number that is no moment of anyone's.
 EARLIEST_SHOWN = 10**12
-# A year of five digits: nobody reads it as a moment.
+# A year with five digits: not shown as a date.
 _LATEST_SHOWN = 253_402_300_799_999
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,8 +1,8 @@
 """Storage form of SQL types in Arrow: values in parts, in record batches and between the layers.
 
 All code that holds values (persist, query, engine, server) uses these forms and no other; `wire` converts
-them to a client's bytes. Delta, Parquet and Spark keep these forms unchanged: no unsigned integers, no
-39-digit decimals, no Arrow time or duration, none of which Delta has.
+them to a client's bytes. Delta, Parquet and Spark keep these forms unchanged. They contain no unsigned
+integers, 39-digit decimals, Arrow times or durations, which Delta does not have.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from tidemill.errors import Internal
 from tidemill.types.model import Column, Kind, RelationDesc, SqlType
 from tidemill.types.names import physical_names_of
 
-# A numeric without precision: 38 digits are the most that Delta and Spark keep; 18 behind the point is
-# Spark's own split for quotients and leaves 20 before it.
+# A numeric without precision. 38 digits is the maximum of Delta and Spark. 18 fractional digits is Spark's
+# choice for quotients, and leaves 20 before the point.
 NUMERIC_PRECISION = 38
 NUMERIC_SCALE = 18
 
-# The columns that every shard has behind the relation's own, in this order.
+# The columns that every shard has after the relation's columns, in this order.
 TIME_COLUMN = "mz_timestamp"
 DIFF_COLUMN = "mz_diff"
 ERROR_COLUMN = "mz_error"
 
-# In the error column: the row is none of the relation's, and no error either. An envelope remembers with it
-# what it must not forget (the order of a deleted key), in its hidden columns.
+# In the error column: the row is neither a row of the relation nor an error. An envelope uses it to keep data
+# in its hidden columns (the order of a deleted key).
 HIDDEN_ROW = ""
 
 
 def error_parts(text: str) -> tuple[str, str | None]:
-    """What an error row says: its first line, and below it, as a detail, which record it is about."""
+    """The parts of an error row: its first line, and, as a detail, the text below it, which names the
+    record."""
     primary, _, detail = text.partition("\n")
     return primary, detail or None
 
@@ -42,7 +43,7 @@ INTERVAL_FIELDS = [
     pa.field("micros", pa.int64()),
 ]
 
-# A function of the catalogs: text format shows the name, binary format the OID.
+# A function of the catalogs: its name in text format, its OID in binary format.
 REGPROC_FIELDS = [pa.field("oid", pa.int64()), pa.field("name", pa.string())]
 
 _PLAIN: dict[Kind, pa.DataType] = {
@@ -76,7 +77,7 @@ _PLAIN: dict[Kind, pa.DataType] = {
 
 
 def element_type(t: SqlType) -> SqlType:
-    """The element (array, list) or value (map) type; a container without one is a bug."""
+    """The element type (array, list) or value type (map). A container without one is a bug."""
     if t.element is None:
         raise Internal(f"type {t.kind.value} has no element type")
     return t.element
@@ -115,15 +116,14 @@ def arrow_schema(desc: RelationDesc, names: Sequence[str] | None = None) -> pa.S
 
 
 def storage_schema(desc: RelationDesc) -> pa.Schema:
-    """The relation's columns under their physical names, as a part stores them, without the columns of the
-    shard."""
+    """The relation's columns under their physical names, as parts store them, without the shard's columns."""
     return arrow_schema(desc, physical_names_of(desc.names))
 
 
 def shard_schema(desc: RelationDesc) -> pa.Schema:
-    """What a part of the relation's shard holds: its columns, then time, diff and error, then the hidden
-    ones. All nullable but time and diff: an error row has no values, whatever its relation says of NOT
-    NULL."""
+    """The columns of a part of the relation's shard: the relation's columns, then time, diff and error, then
+    the hidden ones. All except time and diff are nullable: an error row has no values, even in columns that
+    are NOT NULL."""
     schema = pa.schema([f.with_nullable(True) for f in storage_schema(desc)])
     schema = schema.append(pa.field(TIME_COLUMN, pa.int64(), nullable=False))
     schema = schema.append(pa.field(DIFF_COLUMN, pa.int64(), nullable=False))

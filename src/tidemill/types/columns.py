@@ -15,21 +15,21 @@ from tidemill.errors import LimitExceeded
 
 
 def contiguous(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One array, whatever came in."""
+    """The column as one array."""
     if isinstance(array, pa.ChunkedArray):
         return array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
     return array
 
 
 def valid_mask(array: pa.Array) -> np.ndarray:
-    """True where a value is."""
+    """True for rows with a value."""
     if array.null_count == 0:
         return np.ones(len(array), dtype=np.bool_)
     return array.is_valid().to_numpy(zero_copy_only=False)
 
 
 def numbers(array: pa.Array, dtype: Any) -> np.ndarray:
-    """The values of a fixed-width column as numpy; what lies under a null is arbitrary but defined."""
+    """The values of a fixed-width column as numpy. The value of a null row is arbitrary but defined."""
     storage = {2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
         array = array.cast(storage[array.type.bit_width // 8])
@@ -43,8 +43,8 @@ def numbers(array: pa.Array, dtype: Any) -> np.ndarray:
 
 
 def constant(array: pa.Array) -> pa.Array | None:
-    """The first row alone if all rows are the same, bit by bit; None if they are not, if there is only one,
-    or if it would take long to tell. (A time, a diff, a state: whoever encodes a column does one value.)"""
+    """The first row if all rows are bitwise equal; None if they are not, if there is only one, or if the
+    check would take long. (For columns such as times and diffs, an encoder then encodes one value.)"""
     rows, t = len(array), array.type
     if rows < 2:
         return None
@@ -78,20 +78,20 @@ def validity_buffer(valid: np.ndarray) -> pa.Buffer | None:
 
 
 def bytes_of_rows(matrix: np.ndarray, valid: np.ndarray) -> pa.Array:
-    """A binary column from equally long rows of bytes."""
+    """A binary column from rows of bytes with the same length."""
     rows, width = matrix.shape
     offsets = np.arange(rows + 1, dtype=np.int64) * width
     return _binary(offsets, np.ascontiguousarray(matrix), valid)
 
 
 def bytes_between(cells: np.ndarray, before: np.ndarray, behind: np.ndarray, valid: np.ndarray) -> pa.Array:
-    """A binary column from the cells of each row without the first `before` and the last `behind` of them;
-    cells may be of any fixed width."""
+    """A binary column from the cells of each row, without the first `before` and the last `behind` cells.
+    Cells may have any fixed width."""
     rows, width = cells.shape
     if rows and bool((before == before[0]).all()) and bool((behind == behind[0]).all()):
         kept = np.ascontiguousarray(cells[:, before[0] : width - behind[0]])
         return bytes_of_rows(kept.view(np.uint8).reshape(rows, -1), valid)
-    # What is kept and what lies between are one column; every other value of it is wanted.
+    # Kept and skipped cells are one column; every other value of it is used.
     starts = np.arange(rows) * width
     offsets = np.full(2 * rows + 1, rows * width)
     offsets[:-1:2] = starts + before
@@ -109,8 +109,7 @@ def _binary(offsets: np.ndarray, data: np.ndarray, valid: np.ndarray) -> pa.Arra
 
 
 def spans(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets (length + 1) and bytes of a binary or string column; a null row is whatever its offsets
-    span."""
+    """Offsets (length + 1) and bytes of a binary or string column. A null row may span any bytes."""
     _, offset_buffer, data_buffer = array.buffers()
     if offset_buffer is None:
         return np.zeros(len(array) + 1, dtype=np.int32), np.zeros(0, dtype=np.uint8)
@@ -120,8 +119,8 @@ def spans(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fixed_rows(array: pa.Array, width: int) -> np.ndarray | None:
-    """The rows of a binary or string column as a byte matrix, if each value is `width` long; null rows are
-    zeros."""
+    """The rows of a binary or string column as a byte matrix, if each value has the length `width`. Null rows
+    are zeros."""
     offsets, data = spans(array)
     lengths = np.diff(offsets)
     valid = valid_mask(array)

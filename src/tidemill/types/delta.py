@@ -34,7 +34,7 @@ __all__ = [
 NAME_KEY = "tidemill.name"
 TYPE_KEY = "tidemill.type"
 NOT_NULL_KEY = "tidemill.notNull"
-# A column that no query sees has this in place of a name.
+# The name entry of a column that queries do not see.
 HIDDEN_KEY = "tidemill.hidden"
 
 _PLAIN: dict[Kind, str] = {
@@ -65,7 +65,7 @@ _PLAIN: dict[Kind, str] = {
 
 
 def delta_type(t: SqlType) -> str | dict[str, Any]:
-    """The type as it stands in a Delta schema's JSON."""
+    """The type in the JSON of a Delta schema."""
     plain = _PLAIN.get(t.kind)
     if plain is not None:
         return plain
@@ -89,7 +89,7 @@ def delta_type(t: SqlType) -> str | dict[str, Any]:
 
 def delta_schema(desc: RelationDesc) -> dict[str, Any]:
     """The schema of the relation's shard: its columns, then time, diff and error, then the hidden ones (under
-    exactly their names). Columns are nullable whatever SQL says: an error row has no values."""
+    exactly their names). All columns are nullable, because an error row has no values."""
     fields: list[dict[str, Any]] = []
     for physical, column in zip(physical_names(desc), desc.columns, strict=True):
         metadata: dict[str, Any] = {NAME_KEY: column.name, TYPE_KEY: type_name(column.type)}
@@ -106,12 +106,12 @@ def delta_schema(desc: RelationDesc) -> dict[str, Any]:
 
 
 def delta_schema_string(desc: RelationDesc) -> str:
-    """`delta_schema` as the text that metaData carries; the same bytes for the same relation."""
+    """`delta_schema` as the text of metaData. The same relation has the same bytes."""
     return json.dumps(delta_schema(desc), ensure_ascii=False, separators=(",", ":"))
 
 
 def relation_of(schema: str | dict[str, Any]) -> RelationDesc:
-    """The relation that a table's schema tells of; raises when the schema is not one of ours."""
+    """The relation that a table's schema describes. Raises if the schema is not one of ours."""
     if isinstance(schema, str):
         try:
             parsed = json.loads(schema)

@@ -16,7 +16,7 @@ from tidemill.types.columns import contiguous, numbers, spans, valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.nested import list_parts, map_parts, struct_parts
 
-# Spark's seed; also its hash of NULL, since a null leaves the seed as it is.
+# Spark's seed. It is also the hash of NULL, because a null leaves the seed unchanged.
 SEED = 42
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
@@ -26,11 +26,12 @@ _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 _MASK = 2**64 - 1
 
-# So many rows are hashed at once: the dozen arrays between a column and its hashes then stay in the
-# processor's caches (three times as fast for a million texts), and take a megabyte.
+# Rows that are hashed together. The dozen arrays between a column and its hashes then stay in the processor's
+# caches (three times as fast for a million texts), and take a megabyte.
 PIECE_ROWS = 16_384
 
-# When so few values have whole stripes left, plain integers are faster than numpy's calls per stripe.
+# If at most this many values have whole stripes left, plain integers are faster than numpy's calls per
+# stripe.
 _FEW = 8
 
 
@@ -64,7 +65,7 @@ def _round(accumulator: np.ndarray, lane: np.ndarray) -> np.ndarray:
 
 def hash_bytes(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray, seed: np.uint64) -> np.ndarray:
     """XXH64 of data[start : start + length] for each row."""
-    # Unaligned words at every byte: strides of one byte, copied by take.
+    # Unaligned words: a view with a stride of one byte, copied by take.
     size = len(data)
     words = np.ndarray((max(size - 7, 0),), "<u8", np.ascontiguousarray(data), 0, (1,))
     halves = np.ndarray((max(size - 3, 0),), "<u4", np.ascontiguousarray(data), 0, (1,))
@@ -94,7 +95,7 @@ def hash_bytes(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray, seed: 
 
 
 def _stripes(at: np.ndarray, left: np.ndarray, words: np.ndarray, seed: np.uint64) -> np.ndarray:
-    """The four lanes over all whole stripes of 32 bytes, merged; every row has at least one."""
+    """The four lanes over all whole stripes of 32 bytes, merged. Every row has at least one stripe."""
     lanes = np.empty((len(at), 4), dtype=np.uint64)
     lanes[:] = seed + np.array([_P1 + _P2, _P2, 0, np.negative(_P1)], dtype=np.uint64)
     count = left // 32
@@ -118,7 +119,7 @@ def _stripes(at: np.ndarray, left: np.ndarray, words: np.ndarray, seed: np.uint6
 
 
 def _lanes_of(lanes: list[int], block: list[int]) -> list[int]:
-    """The rest of one long value's stripes in plain integers."""
+    """The remaining stripes of one long value, in plain integers."""
     p1, p2 = int(_P1), int(_P2)
     for i, word in enumerate(block):
         x = (lanes[i & 3] + word * p2) & _MASK
@@ -127,8 +128,8 @@ def _lanes_of(lanes: list[int], block: list[int]) -> list[int]:
 
 
 def hash_column(array: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """One uint64 per row of a storage column, SEED where it is null. Floats are taken by value (-0.0 as 0.0,
-    every NaN as one), maps without regard to the order of their entries."""
+    """One uint64 per row of a storage column, SEED for null. Floats are hashed by value (-0.0 as 0.0, every
+    NaN as one), maps independent of the order of their entries."""
     column = contiguous(array)
     if len(column) <= PIECE_ROWS:
         return _hash_piece(column)
@@ -173,7 +174,7 @@ def _hash(column: pa.Array) -> np.ndarray:
 
 
 def float_bits(values: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:
-    """The bits of floats with one zero and one NaN, as Java's floatToIntBits and doubleToLongBits have it."""
+    """The bits of floats with one zero and one NaN, as in Java's floatToIntBits and doubleToLongBits."""
     canonical = np.where(np.isnan(values), values.dtype.type(np.nan), values + values.dtype.type(0.0))
     return np.abs(canonical, where=np.isnan(canonical), out=canonical).view(dtype)
 
@@ -206,7 +207,7 @@ def _hash_decimals(column: pa.Array) -> np.ndarray:
     raw = np.empty((len(low), 2), dtype=">u8")
     raw[:, 0] = high.view(np.uint64)
     raw[:, 1] = low
-    # A leading byte may go if all it says is the sign, and the next byte says it too.
+    # A leading byte is dropped if it contains only the sign, and the next byte has the same sign.
     data = raw.view(np.uint8).reshape(-1)
     rows = data.reshape(len(low), 16)
     sign = np.where(high < 0, 255, 0).astype(np.uint8)
@@ -217,8 +218,8 @@ def _hash_decimals(column: pa.Array) -> np.ndarray:
 
 
 def _hash_list(column: pa.Array) -> np.ndarray:
-    """Size, then the exclusive or of every element hashed with its place: no chain to follow along a long
-    list."""
+    """Size, then the exclusive or of all elements, each hashed with its index: no sequential chain over a
+    long list."""
     offsets, children = list_parts(column)
     sizes = np.diff(offsets)
     places = np.arange(len(children)) - np.repeat(offsets[:-1], sizes)
@@ -227,7 +228,7 @@ def _hash_list(column: pa.Array) -> np.ndarray:
 
 
 def _hash_map(column: pa.Array) -> np.ndarray:
-    """As a list, but an entry's place does not count."""
+    """Like a list, but independent of the order of the entries."""
     offsets, keys, values = map_parts(column)
     return _hash_bag(np.diff(offsets), offsets, fold([hash_column(keys), hash_column(values)]))
 

@@ -34,8 +34,8 @@ from tidemill.types.same import same_rows
 
 
 def canonical(array: pa.Array | pa.ChunkedArray, t: SqlType) -> pa.Array:
-    """The column with one spelling for each value: one NaN, one zero, canonical jsonb, maps in the order of
-    their keys. For values that were computed; what `wire` decodes is canonical already, but for the sign of a
+    """The column with one form of each value: one NaN, one zero, canonical jsonb, maps in the order of their
+    keys. For computed values. Values that `wire` decodes are already canonical, except for the sign of
     zero."""
     column = contiguous(array)
     if column.type != arrow_type(t):
@@ -56,7 +56,8 @@ def canonical(array: pa.Array | pa.ChunkedArray, t: SqlType) -> pa.Array:
 
 
 def canonical_table(table: pa.Table, desc: RelationDesc, names: Sequence[str] | None = None) -> pa.Table:
-    """`canonical` for the relation's columns (under `names`, by default the physical ones); others stay."""
+    """`canonical` for the relation's columns (under `names`, by default the physical ones). Other columns do
+    not change."""
     for name, t in zip(physical_names(desc) if names is None else names, desc.types, strict=True):
         i = table.schema.get_field_index(name)
         table = table.set_column(i, table.schema.field(i), canonical(table.column(i), t))
@@ -73,7 +74,7 @@ def _plain_floats(column: pa.Array) -> pa.Array:
 
 
 def comparable(column: pa.Array) -> pa.Array:
-    """What `same_rows` needs: maps in order, at any depth. (jsonb in storage is canonical.)"""
+    """The input of `same_rows`: maps in order, at any depth. (Stored jsonb is canonical.)"""
     t = column.type
     valid = valid_mask(column)
     if pa.types.is_map(t):
@@ -99,10 +100,10 @@ def row_hash(
 
 
 def consolidate(table: pa.Table, desc: RelationDesc, *, time: bool = True) -> pa.Table:
-    """The same multiset with each row once: the diffs of rows that are equal in all columns but `mz_diff` are
-    added up, and rows that add up to nothing are left out. With `time=False` the time column does not count
-    and is left out: the accumulated collection. Columns beside the relation's (error, hidden ones) count.
-    Rows keep the order of their first appearance."""
+    """The same multiset with each row once. The diffs of rows that are equal in all columns except `mz_diff`
+    are added up, and rows with the sum zero are left out. With `time=False` the time column is ignored and
+    dropped: the result is the accumulated collection. Columns other than the relation's (error, hidden ones)
+    count. Rows keep the order of their first appearance."""
     missing = [name for name in (*physical_names(desc), DIFF_COLUMN) if name not in table.column_names]
     if missing:
         raise Internal(f"consolidate without the columns {', '.join(missing)}")
@@ -120,7 +121,7 @@ def consolidate(table: pa.Table, desc: RelationDesc, *, time: bool = True) -> pa
 
 
 def _sums(diffs: np.ndarray, leader: np.ndarray) -> np.ndarray:
-    """Per leader the sum of its rows' diffs; zero at all other rows."""
+    """For each leader the sum of its rows' diffs; zero for all other rows."""
     largest = max(int(diffs.max()), -int(diffs.min()))
     if largest * len(diffs) >= 2**63:
         raise Internal(
@@ -132,8 +133,8 @@ def _sums(diffs: np.ndarray, leader: np.ndarray) -> np.ndarray:
 
 
 def leaders(columns: Sequence[pa.Array], count: int) -> np.ndarray:
-    """For each row the first row that equals it. Rows are sorted by hash; each run of one hash takes its
-    first row as leader, and what does not equal it (a collision) is taken in another round."""
+    """For each row the first row that equals it. Rows are sorted by hash. In each run of equal hashes, the
+    first row is the leader; rows that differ from it (collisions) are handled in another round."""
     result = np.arange(count)
     if not columns:
         return np.zeros(count, dtype=np.int64)

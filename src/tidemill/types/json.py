@@ -18,17 +18,17 @@ import pyarrow as pa
 
 from tidemill.errors import InvalidValue, LimitExceeded
 
-# Beyond this many digits before the point or zeros behind it a number is written with an exponent: `1e100000`
-# would else be 100 kB. All of float8 (1e308) stays plain, as PostgreSQL has it.
+# With more digits than this before the point, or more zeros after it, a number is written with an exponent:
+# `1e100000` would otherwise have 100 kB. All float8 values (up to 1e308) are plain, as in PostgreSQL.
 MAX_PLAIN_DIGITS = 400
-# PostgreSQL's bound on a numeric's digits before the point.
+# PostgreSQL's limit of a numeric's digits before the point.
 MAX_EXPONENT = 131_072
 
 _NUMBER = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?", re.ASCII)
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-# A zero character in printed JSON: its escape, not an escaped backslash before u0000.
+# An escaped zero character in printed JSON; an escaped backslash before u0000 does not count.
 _ZERO = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -42,7 +42,7 @@ class _Spelt:
 
 
 def canonical_json(text: str) -> str:
-    """The canonical text of the JSON in `text`; raises as PostgreSQL's jsonb input does."""
+    """The canonical text of the JSON in `text`. Raises the errors of PostgreSQL's jsonb input."""
     try:
         try:
             result = _reprint(text, None)
@@ -70,7 +70,7 @@ def canonical_json(text: str) -> str:
 
 
 def _reprint(text: str, parse_int: Callable[[str], Any] | None) -> str:
-    """Parse and print, in C unless a number's digits are more than Python's own types would print back."""
+    """Parse and print, in C unless a number has more digits than Python's types would print."""
     if parse_int is None:
         try:
             return _ENCODE(_PLAIN.decode(text))
@@ -83,7 +83,7 @@ def _reprint(text: str, parse_int: Callable[[str], Any] | None) -> str:
 
 
 class _NotPlainError(Exception):
-    """A number that Python's types would print otherwise."""
+    """A number that Python's types would print differently."""
 
 
 def _plain_number(spelling: str) -> float | int:
@@ -98,15 +98,15 @@ def _plain_number(spelling: str) -> float | int:
 
 
 def canonical_json_array(array: pa.Array) -> pa.Array:
-    """`canonical_json` for a column; the same array when all of it is canonical already."""
+    """`canonical_json` for a column. Returns the same array if it is already canonical."""
     texts = array.to_pylist()
     canonical = [None if text is None else canonical_json(text) for text in texts]
     return array if canonical == texts else pa.array(canonical, pa.string())
 
 
 def canonical_number(spelling: str) -> str:
-    """One spelling for each number: plain digits, no exponent unless it is very long, no zeros at the
-    fraction's end."""
+    """One form of each number: plain digits, an exponent only if it is very long, no trailing zeros in the
+    fraction."""
     match = _NUMBER.fullmatch(spelling)
     if match is None:
         raise InvalidValue("invalid input syntax for type json", detail=f'Token "{spelling}" is invalid.')
@@ -153,13 +153,13 @@ def _refuse(word: str) -> NoReturn:
     raise InvalidValue("invalid input syntax for type json", detail=f'Token "{word.lstrip("-")}" is invalid.')
 
 
-# Made once: making one costs as much as reading a short document.
+# Created once, because creating one costs as much as reading a short document.
 _PLAIN = json.JSONDecoder(object_pairs_hook=_ordered, parse_float=_plain_number, parse_constant=_refuse)
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": "), check_circular=False).encode
 
 
 def _print(value: Any) -> str:
-    """As json.dumps, for values with `_Spelt` numbers in them."""
+    """Like json.dumps, for values that contain `_Spelt` numbers."""
     if isinstance(value, _Spelt):
         return value.spelling
     if isinstance(value, dict):
@@ -170,7 +170,7 @@ def _print(value: Any) -> str:
 
 
 def _syntax(text: str, error: json.JSONDecodeError) -> InvalidValue:
-    """What stands where the parser stopped, in PostgreSQL's words as far as they can be told from there."""
+    """The text at which the parser stopped, in PostgreSQL's wording as far as it can be determined."""
     return InvalidValue("invalid input syntax for type json", detail=_explain(text, error))
 
 
@@ -205,7 +205,7 @@ def _expected(message: str, before: str) -> str:
 
 
 def _innermost(before: str) -> str:
-    """The bracket that is still open at the end of what was read."""
+    """The innermost bracket that is open at the end of the parsed text."""
     opened: list[str] = []
     for sign in re.findall(r'"(?:[^"\\]|\\.)*"|[][{}]', before, re.DOTALL):
         if sign in "[{":
@@ -217,5 +217,5 @@ def _innermost(before: str) -> str:
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[\w-][\w.+-]*|.', re.DOTALL)
 _SIGNS = frozenset("{}[],:")
-# A token that is right by itself, and only stands where it should not.
+# A valid token in the wrong position.
 _SOUND = re.compile(rf'"(?:[^"\\]|\\.)*"|true|false|null|{_NUMBER.pattern}', re.DOTALL)

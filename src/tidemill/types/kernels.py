@@ -13,8 +13,8 @@ from typing import Any
 
 pc: Any = import_module("pyarrow.compute")
 
-# Whenever pyarrow is to find out a value's type it asks for this package, to know its kind of interval. Where
-# it is not installed, Python would look for it in every folder each time: 50 µs, one thread after the other.
+# When pyarrow determines a value's type, it imports this package for its interval type. If it is not
+# installed, Python would search all folders each time: 50 µs, with a lock held.
 if find_spec("dateutil") is None:
     modules: dict[str, Any] = sys.modules
     modules.setdefault("dateutil", None)

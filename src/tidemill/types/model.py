@@ -12,8 +12,8 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a type is, without its modifiers. The value is PostgreSQL's internal name (pg_type.typname) where
-    there is one."""
+    """A type without its modifiers. The value is PostgreSQL's internal name (pg_type.typname) if there is
+    one."""
 
     BOOL = "bool"
     INT2 = "int2"
@@ -39,8 +39,8 @@ class Kind(Enum):
     MZ_TIMESTAMP = "mz_timestamp"
     OID = "oid"
     NAME = "name"
-    QCHAR = "char"  # PostgreSQL's "char", one byte: of its catalogs alone, no stored column has it
-    REGPROC = "regproc"  # a function of its catalogs by name: no stored column has it
+    QCHAR = "char"  # PostgreSQL's "char", one byte; only in its catalogs, never in a stored column
+    REGPROC = "regproc"  # the name of a function in its catalogs; never in a stored column
     UNKNOWN = "unknown"  # an untyped literal or parameter before it takes its context's type
     ARRAY = "array"
     LIST = "list"
@@ -50,10 +50,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SqlType:
-    """One SQL type. `length` for varchar(n) and char(n); `precision` and `scale` for numeric(p,s), both None
-    for numeric; `element` for array, list and map (whose keys are text); `fields` for record. `shown`:
-    how many digits behind the point a numeric without a scale shows at least, where a query knows it; no part
-    of what the type is, nor of what is stored."""
+    """One SQL type. `length` is for varchar(n) and char(n); `precision` and `scale` for numeric(p,s), both
+    None for numeric; `element` for array, list and map (whose keys are text); `fields` for record. `shown` is
+    the minimum number of fractional digits that a numeric without a scale shows, if the query determines it.
+    It is neither part of the type nor stored."""
 
     kind: Kind
     length: int | None = None
@@ -78,9 +78,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class RelationDesc:
-    """The columns of a relation, in order. Names may repeat in a query's result, never in a stored
-    relation. `hidden`: columns that its shard keeps beside them for an envelope (their names start with
-    `mz_`), and that no query sees."""
+    """The columns of a relation, in order. Names may repeat in a query's result, but not in a stored
+    relation. `hidden`: columns that its shard stores for an envelope (their names start with `mz_`), which
+    queries do not see."""
 
     columns: tuple[Column, ...] = field(default=())
     hidden: tuple[Column, ...] = field(default=())
@@ -124,7 +124,7 @@ UNKNOWN = SqlType(Kind.UNKNOWN)
 
 
 def plain(t: SqlType) -> SqlType:
-    """The type as it is stored: without the digits that a query's numerics show."""
+    """The type as it is stored: without the number of digits that a query's numerics show."""
     if t.element is not None:
         return replace(t, element=plain(t.element))
     return t if t.shown is None else replace(t, shown=None)
@@ -140,7 +140,7 @@ def unmodified(t: SqlType) -> SqlType:
 
 
 def for_spark(desc: RelationDesc) -> RelationDesc:
-    """A catalog's columns as Spark has them: it knows no names of functions, there a regproc is an OID."""
+    """A catalog's columns in Spark's form. Spark has no names of functions, so a regproc is an OID."""
     if not any(c.type.kind is Kind.REGPROC for c in desc.columns):
         return desc
     columns = (replace(c, type=OID) if c.type.kind is Kind.REGPROC else c for c in desc.columns)
@@ -148,8 +148,8 @@ def for_spark(desc: RelationDesc) -> RelationDesc:
 
 
 def face(t: SqlType) -> Hashable:
-    """What clients see of a type's values: the type and the digits that its numerics show. Types alone are
-    equal whatever these are."""
+    """The form of a type's values for clients: the type and the digits that its numerics show. Comparisons of
+    types ignore the digits."""
     inner = t
     while inner.element is not None:
         inner = inner.element
@@ -200,7 +200,7 @@ _SQL_NAMES = {
 
 
 def type_name(t: SqlType) -> str:
-    """The type as PostgreSQL's format_type spells it; parses back to the same type."""
+    """The type as formatted by PostgreSQL's format_type. It parses to the same type."""
     if t.kind is Kind.ARRAY and t.element is not None:
         return f"{type_name(t.element)}[]"
     if t.kind is Kind.LIST and t.element is not None:
@@ -223,7 +223,7 @@ def type_name(t: SqlType) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A field's name, quoted unless it reads back unquoted."""
+    """A field's name, quoted if necessary."""
     if name.isascii() and name.isidentifier() and name == name.lower():
         return name
     return '"' + name.replace('"', '""') + '"'

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 from tidemill.types.model import RelationDesc
 
-# What Delta (through Spark's Parquet writer) refuses in a column's name; plus the escape sign itself, control
-# characters (handled below) and the backtick, which every SQL reader of the table would have to double.
+# Characters that Delta (through Spark's Parquet writer) refuses in a column name. Also the escape character,
+# control characters (handled below), and the backtick, which SQL readers of the table would have to double.
 _REFUSED = frozenset(" ,;{}()\n\t=%`")
 
-# The shard's own columns (mz_timestamp, mz_diff, mz_error) and the hidden ones of envelopes all start so.
+# The names of the shard's columns (mz_timestamp, mz_diff, mz_error) and of the hidden columns of envelopes
+# start with this.
 RESERVED_PREFIX = "mz_"
 
 
@@ -25,14 +26,14 @@ def physical_names(desc: RelationDesc) -> list[str]:
 
 
 def physical_names_of(names: Sequence[str]) -> list[str]:
-    """As `physical_names`, for the fields of a record too (where a name may repeat)."""
+    """Like `physical_names`, and for the fields of a record (whose names may repeat)."""
     taken: set[str] = set()
     result: list[str] = []
     for name in names:
         escaped = _escape(name)
         candidate, n = escaped, 2
         while _fold(candidate) in taken:
-            # `%~` cannot come out of _escape, so a numbered name never meets an escaped one.
+            # `_escape` never returns `%~`, so a numbered name never equals an escaped one.
             candidate, n = f"{escaped}%~{n}", n + 1
         taken.add(_fold(candidate))
         result.append(candidate)
@@ -49,5 +50,5 @@ def _escape(name: str) -> str:
 
 
 def _fold(name: str) -> str:
-    """Delta compares names without case. Folding more than it does only escapes a name too many."""
+    """Delta compares names without case. Folding more than Delta does only escapes a name unnecessarily."""
     return name.lower().casefold()

@@ -1,4 +1,4 @@
-"""Nested Arrow columns, split and joined: offsets from zero and the children that they span.
+"""Nested Arrow columns, split and joined: offsets from zero, and the children that they span.
 
 Called by the wire coders and by the row hash. A null row spans nothing, whatever its buffers contain, and a
 sliced column yields only its own children.
@@ -18,7 +18,7 @@ from tidemill.types.kernels import pc
 def list_parts(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """Offsets (length + 1) and elements of a list column."""
     if array.null_count:
-        # A null row may span elements; take() copies only those of the others.
+        # A null row may span elements; take() copies only those of other rows.
         array = array.take(pa.array(np.arange(len(array))))
     offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     if len(offsets) == 0:
@@ -35,7 +35,7 @@ def map_parts(array: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array]:
 
 
 def sorted_map_parts(array: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array]:
-    """As `map_parts`, each row's entries in the order of their keys (as bytes)."""
+    """Like `map_parts`, with each row's entries in the order of their keys (as bytes)."""
     offsets, keys, values = map_parts(array)
     rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     table = pa.table({"row": rows, "key": keys})
@@ -44,8 +44,8 @@ def sorted_map_parts(array: pa.Array) -> tuple[np.ndarray, pa.Array, pa.Array]:
 
 
 def struct_parts(array: pa.Array) -> list[pa.Array]:
-    """The fields of a struct column, null wherever the struct is: what lies under a null struct is
-    anything."""
+    """The fields of a struct column, null where the struct is null: the values of a null struct are
+    arbitrary."""
     return array.flatten()
 
 

@@ -2,7 +2,7 @@
 
 Called by `sql` with the text of a type and by `delta` to read a stored relation; `parse_type(type_name(t)) ==
 t`. Spellings are PostgreSQL's, plus `T list`, `map[text=>T]`, `record(name T, ...)` and the unsigned
-integers. `json` is read as jsonb, the only JSON type.
+integers. `json` is refused with a hint: jsonb is the only JSON type.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tidemill.types import model
 from tidemill.types.arrow import NUMERIC_PRECISION
 from tidemill.types.model import Column, Kind, SqlType
 
-# PostgreSQL's own bound on varchar(n) and char(n) (MaxAttrSize).
+# PostgreSQL's limit for varchar(n) and char(n) (MaxAttrSize).
 MAX_LENGTH = 10_485_760
-# Types nest as deep as a person writes them; the bound keeps hostile text from exhausting the stack.
+# Limits the nesting of types, so that hostile text cannot exhaust the stack.
 MAX_NESTING = 32
 
 _TOKEN = re.compile(
@@ -58,7 +58,7 @@ _CHARACTER = {"character", "char", "nchar"}
 _SCHEMAS = {"pg_catalog", "mz_catalog"}
 
 
-# Types of PostgreSQL that there are none of here.
+# Types of PostgreSQL that do not exist here.
 _ABSENT = frozenset(
     {
         *("bit", "box", "cidr", "circle", "daterange", "datemultirange", "inet", "int4range", "int8range"),
@@ -70,7 +70,7 @@ _SERIAL = frozenset({"bigserial", "serial", "serial2", "serial4", "serial8", "sm
 
 
 def no_such_type(name: str) -> TidemillError:
-    """The error for a name that is no type's here."""
+    """The error for a name that is not a type here."""
     if name in _SERIAL:
         hint = "There are no sequences: use bigint and give values yourself, or uuid."
         return Unsupported(f"type {name} is not supported", hint=hint)
@@ -84,8 +84,8 @@ def no_such_type(name: str) -> TidemillError:
 
 
 def parse_type(text: str) -> SqlType:
-    """The type that `text` names; 42704 when there is none, 42601 when it is no type at all, 22023 for bad
-    modifiers."""
+    """The type that `text` names. Raises 42704 if it does not exist, 42601 if the text is not a type name,
+    and 22023 for bad modifiers."""
     parser = _Parser(text)
     result = parser.type(0)
     parser.end()
@@ -120,13 +120,13 @@ class _Parser:
         raise SyntaxError_(f"syntax error {where}", detail=f'The text "{self.text}" is no type name.')
 
     def peek(self) -> str:
-        """The next word or sign; empty for a quoted name, a number or the end."""
+        """The next word or symbol; empty for a quoted name, a number or the end."""
         if self.at < len(self.tokens) and self.tokens[self.at][0] in ("word", "sign"):
             return self.tokens[self.at][1]
         return ""
 
     def accept(self, *words: str) -> bool:
-        """Take the words if they all come next."""
+        """Consume the words if they are next, in this order."""
         ahead = [t[1] for t in self.tokens[self.at : self.at + len(words)] if t[0] in ("word", "sign")]
         if ahead != list(words):
             return False
@@ -192,7 +192,7 @@ class _Parser:
         return self.with_modifiers(name)
 
     def special(self, name: str, depth: int) -> SqlType | None:
-        """Names of several words, and constructors."""
+        """Names with several words, and constructors."""
         if name == "double":
             self.expect("precision")
             return model.FLOAT8
@@ -258,7 +258,7 @@ class _Parser:
         return None
 
     def numbers(self) -> list[int]:
-        """A parenthesised list of integers, empty when there is none."""
+        """A list of integers in parentheses; empty without one."""
         if not self.accept("("):
             return []
         result: list[int] = []
@@ -273,7 +273,7 @@ class _Parser:
             self.expect(",")
 
     def fraction(self, name: str) -> None:
-        """The fractional digits of a time type: microseconds are what is stored."""
+        """The fractional digits of a time type. Only microseconds are stored."""
         numbers = self.numbers()
         if numbers != [6]:
             raise Unsupported(
@@ -304,7 +304,7 @@ class _Parser:
 
 
 def _array_of(element: SqlType) -> SqlType:
-    """PostgreSQL does not tell int[] from int[][]."""
+    """PostgreSQL does not distinguish int[] from int[][]."""
     return element if element.kind is Kind.ARRAY else model.array(element)
 
 

@@ -26,7 +26,7 @@ def same_rows(array: pa.Array, left: np.ndarray, right: np.ndarray) -> np.ndarra
 
 
 def _same_values(array: pa.Array, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """As `same_rows` where no row is null."""
+    """Like `same_rows`, for rows without nulls."""
     t = array.type
     if pa.types.is_struct(t):
         result = np.ones(len(left), dtype=np.bool_)

@@ -47,12 +47,12 @@ _PLAIN: dict[Kind, str] = {
 
 
 def quote_identifier(name: str) -> str:
-    """A name in Spark SQL, whatever is in it."""
+    """The name in Spark SQL; it may contain any characters."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def spark_type(t: SqlType) -> str:
-    """The storage form of `t` as Spark spells it."""
+    """The storage form of `t` in Spark's syntax."""
     plain = _PLAIN.get(t.kind)
     if plain is not None:
         return plain
@@ -73,7 +73,7 @@ def spark_type(t: SqlType) -> str:
 
 
 def spark_schema(desc: RelationDesc, names: Sequence[str] | None = None) -> StructType:
-    """The relation as a StructType, every field nullable (an error row has no values)."""
+    """The relation as a StructType. Every field is nullable, because an error row has no values."""
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructField, StructType
 

@@ -22,7 +22,7 @@ def row_hash_sql(desc: RelationDesc, names: Sequence[str] | None = None) -> str:
 
 
 def hash_sql(expression: str, t: SqlType, depth: int = 0) -> str:
-    """The hash of one value; a null gives the seed, as Spark's xxhash64 has it."""
+    """The hash of one value; a null gives the seed, as in Spark's xxhash64."""
     if t.kind in (Kind.ARRAY, Kind.LIST):
         x, i = f"x{depth}", f"i{depth}"
         element = hash_sql(x, element_type(t), depth + 1)
@@ -44,7 +44,7 @@ def hash_sql(expression: str, t: SqlType, depth: int = 0) -> str:
 
 
 def _guarded(expression: str, hashes: Sequence[str]) -> str:
-    # A field of a null struct is null; without the guard a null struct would equal one of nulls.
+    # A field of a null struct is null. Without this condition, a null struct would equal a struct of nulls.
     return f"if({expression} IS NULL, {SEED}L, xxhash64({', '.join(hashes)}))"
 
 

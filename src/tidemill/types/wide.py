@@ -41,7 +41,7 @@ def magnitude(low: np.ndarray, high: np.ndarray) -> tuple[list[np.ndarray], np.n
 
 
 def multiply_add(limbs: list[np.ndarray], factor: int, addend: np.ndarray | int = 0) -> list[np.ndarray]:
-    """limbs * factor + addend, one limb longer when that is needed. `factor` and `addend` are below 2**31."""
+    """limbs * factor + addend, with one more limb if necessary. `factor` and `addend` are below 2**31."""
     carry: np.ndarray = np.broadcast_to(np.asarray(addend, dtype=np.uint64), limbs[0].shape)
     result: list[np.ndarray] = []
     for limb in limbs:
@@ -70,7 +70,7 @@ def divide(limbs: list[np.ndarray], divisor: int) -> tuple[list[np.ndarray], np.
 
 
 def from_magnitude(limbs: list[np.ndarray], negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high) in two's complement; the caller has made sure that four limbs hold it."""
+    """(low, high) in two's complement. The value must fit into four limbs."""
     padded = [*limbs, *([np.zeros_like(limbs[0])] * (4 - len(limbs)))]
     low = padded[0] | (padded[1] << _SHIFT)
     top = padded[2] | (padded[3] << _SHIFT)
@@ -88,7 +88,7 @@ def decimals(low: np.ndarray, high: np.ndarray, valid: pa.Buffer | None, target:
 
 
 def at_least(limbs: list[np.ndarray], bound: int) -> np.ndarray:
-    """Where the value is `bound` or more."""
+    """Whether each value is at least `bound`."""
     wanted: list[int] = []
     while bound:
         wanted.append(bound & 0xFFFFFFFF)

@@ -1,9 +1,9 @@
 """A follower of a query that has an error: which errors are data, and when they appear and disappear.
 
 An ordinary follower ends with the first error; a view does not. From then on its query is evaluated at every
-time at which an input changed. While the evaluation fails, the view holds the error. The rows stay unchanged
-meanwhile: no one can read them, and fewer updates are written. Always right, at the cost of the whole query
-at each time. When the error is gone, `machine` returns to the query's own follower.
+time at which an input changed. While the evaluation fails, the view holds the error of its latest evaluation.
+The rows stay unchanged meanwhile: no one can read them, and fewer updates are written. Always right, at the
+cost of the whole query at each time. When the error is gone, `machine` returns to the query's own follower.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidemill.errors import TidemillError
 from tidemill.persist.listen import Listen
 from tidemill.persist.snapshot import InvalidAsOf
-from tidemill.query.multiset import add_up
+from tidemill.query.multiset import SourceError, add_up
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.views.program import ProgramInput, ViewQuery
 
@@ -104,8 +104,9 @@ class CarefulFollower:
                 errors.append((self.error, at, -1))
             self.error = None
             self.settled = True
-        elif self.error is None and error is not None:
-            # An existing error stays, whatever the next would be.
+        elif error is not None and error != self.error:
+            if self.error is not None:
+                errors.append((self.error, at, -1))
             errors.append((error, at, 1))
             self.error = error
             self.settled = False
@@ -125,6 +126,8 @@ def answered(answer: Callable[[int], T], at: int) -> tuple[T | None, str | None]
     except TidemillError as e:
         if not is_of_data(e):
             raise
+        if isinstance(e, SourceError):
+            return None, e.text
         return None, e.primary if e.detail is None else f"{e.primary}\n{e.detail}"
 
 

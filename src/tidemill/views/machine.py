@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tidemill import failpoints
 from tidemill.catalog.items import MaterializedView
 from tidemill.catalog.retention import follow
 from tidemill.errors import DataCorrupted, TidemillError
+from tidemill.inputs.view_failures import error_since
 from tidemill.persist.holds import Hold
 from tidemill.persist.part import Part
 from tidemill.persist.settle import upper_of
@@ -56,6 +58,14 @@ class ViewHome(Protocol):
     def end_job(self, job: str) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ViewHealth:
+    """What the query gives at the latest readable time: rows, or this error; and since when (0: always)."""
+
+    error: str | None = None
+    since: int = 0
+
+
 class ViewMachine:
     def __init__(self, item: MaterializedView, shard: Shard, program: ViewQuery, home: ViewHome) -> None:
         """The shard is fenced by us, its upper where the last process left it. Takes holds on the inputs of a
@@ -70,6 +80,8 @@ class ViewMachine:
         self._holds: list[Hold] = []
         # Complete before it: upper, and times after it that passed without a change. 0 before the first rows.
         self.readable = 0
+        # Set before `readable`. Rows until the first step of this process has looked.
+        self.health = ViewHealth()
         self._look()
 
     @property
@@ -156,9 +168,12 @@ class ViewMachine:
                 errors = () if error is None else ((error, at, 1),)
                 first = self._write(self._table([Span(stamped(first, at), at + 1, errors)]), job)
             self._append(first, at + 1)
+            self.health = ViewHealth(error, at)
 
     def _open(self) -> Follower | CarefulFollower:
         from_, error = self.readable, self._stored_error()
+        if error != self.health.error:
+            self.health = ViewHealth(error, self._stored_since(error))
         if error is not None:
             return CarefulFollower(self.program, from_, self._stored_rows(), error)
         try:
@@ -238,6 +253,8 @@ class ViewMachine:
                 self._append(self._write(table, job), upper)
             for hold in self._holds:
                 hold.advance(max(hold.at, upper - 1))
+        for error, at, diff in (each for span in spans for each in span.errors):
+            self.health = ViewHealth(error if diff > 0 else None, at)
         self.readable = max(self.readable, upper)
 
     @contextmanager
@@ -299,6 +316,13 @@ class ViewMachine:
         if len(texts) > 1:
             raise DataCorrupted(f'materialized view "{self.item.name}" holds {len(texts)} errors at once')
         return texts[0] if texts else None
+
+    def _stored_since(self, error: str | None) -> int:
+        at = upper_of(self.shard) - 1
+        if error is None:
+            return at
+        with self.shard.snapshot(at, readable=at + 1) as snapshot:
+            return error_since(snapshot, error)
 
     # -- history
 

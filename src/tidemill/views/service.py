@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidemill.catalog.items import ItemId, MaterializedView, SourceProgress, SourceTable, View
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import TidemillError, UndefinedObject
-from tidemill.ingest.status import Report, RunState
+from tidemill.ingest.status import Report, RunState, RunStatus
+from tidemill.inputs.view_failures import FAILURE_HINT
 from tidemill.persist.environment import Environment
 from tidemill.persist.outcome import Fenced
 from tidemill.persist.shard import Shard
 from tidemill.stepping import Stepped, Stepper
+from tidemill.types.arrow import error_parts
 from tidemill.views.machine import ViewMachine
 from tidemill.views.program import ViewQuery
 
@@ -184,16 +186,17 @@ class Views(Stepper[_View]):
         machine = self._view(item).machine
         return 0 if machine is None else machine.readable
 
-    def report(self, item: MaterializedView) -> Report:
-        return self._view(item).report
+    def status(self, item: MaterializedView) -> RunStatus:
+        view = self._view(item)
+        return _status(view.report, view.machine)
 
     def shard(self, item: MaterializedView) -> Shard:
         """Where its rows are. Blocks."""
         return self._environment.open_ingested(item.shard)
 
-    def all(self) -> list[tuple[MaterializedView, Report, ViewMachine | None]]:
+    def all(self) -> list[tuple[MaterializedView, RunStatus, ViewMachine | None]]:
         with self._changed:
-            return [(v.item, v.report, v.machine) for v in self._all.values()]
+            return [(v.item, _status(v.report, v.machine), v.machine) for v in self._all.values()]
 
     # -- history
 
@@ -220,6 +223,19 @@ def _state(machine: ViewMachine) -> RunState:
     if not machine.program.ready:
         return RunState.STARTING
     return RunState.RUNNING if machine.hydrated else RunState.HYDRATING
+
+
+def _status(report: Report, machine: ViewMachine | None) -> RunStatus:
+    """A view that goes on and holds an error is FAILED. The machine knows before the step has ended, so those
+    who have read the error see this too."""
+    status = report.status
+    if machine is None or status.state is not RunState.RUNNING:
+        return status
+    health = machine.health
+    if health.error is None:
+        return replace(status, since=max(status.since, health.since))
+    primary, detail = error_parts(health.error)
+    return RunStatus(RunState.FAILED, health.since, primary, detail, FAILURE_HINT)
 
 
 def _read_by(catalog: CatalogState, item: MaterializedView) -> set[ItemId]:

@@ -89,7 +89,7 @@ def read_loop(server: Server, state: DemoState, stop: threading.Event, limit: in
 
 
 def live_loop(server: Server, state: DemoState, stop: threading.Event) -> None:
-    """Subscribe to the bids, and keep what is there at each complete time."""
+    """Subscribe to the bids, and keep the current rows at each complete time."""
 
     def seen(table: LiveTable) -> None:
         assert table.time is not None
@@ -109,7 +109,7 @@ def live_loop(server: Server, state: DemoState, stop: threading.Event) -> None:
 
 
 def health_loop(server: Server, state: DemoState, stop: threading.Event) -> None:
-    """Ask how the source is, as SQL tells it and as /metrics does."""
+    """Query the status of the source, through SQL and /metrics."""
     connection = server.connect()
     before: dict[str, float] = {}
     while not stop.is_set():

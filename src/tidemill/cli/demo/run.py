@@ -1,10 +1,10 @@
-"""`tidemill demo`: a real server, a live auction house, and proof that what is shown belongs together.
+"""`tidemill demo`: a real server, a live auction house, and proof that the displayed data is consistent.
 
-A source of generated auctions and bids is read on Spark every second; a loop asks all the while for
-everything at one time (five tables, a view over them, how far the source has been read), and again for times
-of the past. If ever an event's rows are not there exactly once, a bid has no auction, the view's sum is not
-that of the bids, or the past has changed, the demo ends with status 1; as it does if the bids that a
-subscription brings are not what SELECT says of the same time. Ends with Ctrl-C, or after some seconds.
+Spark reads a source of generated auctions and bids every second. A loop repeatedly queries everything at one
+time (five tables, a view over them, the progress of the source), and repeats queries of past times. The demo
+ends with status 1 if the rows of an event do not exist exactly once, a bid has no auction, the view's sum
+differs from that of the bids, or the past has changed. It also does so if the bids of a subscription differ
+from the result of SELECT at the same time. It ends with Ctrl-C, or after some seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemill.cli.demo.proof import SCHEMA
 from tidemill.cli.demo.screen import DemoState, lots_that_fit, plain, screen, verdict
 from tidemill.cli.demo.server import Server
 
-# With a time to end: the demo goes on beyond it, for so long at most, until the past was read so often.
+# With a time limit, the demo continues beyond it, at most for this long, until the past was read this often.
 WANTED_CHECKS = 1
 SPARK_SECONDS = 180
 
@@ -56,7 +56,7 @@ def show(
             while not over():
                 stop.wait(0.125)
     else:
-        waited_for = ""  # told once, not every second
+        waited_for = ""  # reported once, not every second
         while not over():
             left = 1.0 if deadline is None else deadline - time.monotonic()
             stop.wait(left if 0 < left < 1 else 1.0)

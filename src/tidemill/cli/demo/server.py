@@ -1,4 +1,4 @@
-"""The demo's server: `tidemill serve` as a process, in a folder of the demo's, on ports that nobody uses."""
+"""The demo's server: `tidemill serve` as a process, in a folder of the demo, on unused ports."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Server:
             self._process = subprocess.Popen(command, stderr=log, stdout=log, start_new_session=True)
 
     def connect(self, state: DemoState | None = None) -> DemoConnection:
-        """With a state, what the server waits for is told there."""
+        """With a `state`, the reason for a wait is shown there."""
 
         def notice(text: str) -> None:
             if state is not None:

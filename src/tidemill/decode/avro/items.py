@@ -12,8 +12,8 @@ import pyarrow as pa
 from tidemill.decode.avro.plan import ReadNode
 from tidemill.decode.cursor import MessageCursor, zigzag
 
-# Items that may take no bytes (nulls, empty records) are not bounded by the message's length. Nobody has
-# many.
+# Items that may take no bytes (nulls, empty records) are not limited by the message's length. Real messages
+# have few.
 MAX_EMPTY_ITEMS = 1000
 # A wave is the next item of each message that has one. It costs some 30 us for each value in an item, however
 # few messages take part: after so many waves, messages that have become so few are read one by one.

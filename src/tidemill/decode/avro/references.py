@@ -94,6 +94,6 @@ class _Inliner:
 
     def _field(self, field: Any, namespace: str, depth: int) -> Any:
         if not isinstance(field, dict):
-            return field  # whoever parses the result complains
+            return field  # the parser of the result reports the error
         declared = cast("dict[str, Any]", field)
         return {**declared, "type": self.schema(declared.get("type"), namespace, depth + 1)}

@@ -84,7 +84,7 @@ def _marked_lists(column: pa.Array, of: SqlType) -> np.ndarray | None:
     offsets, elements = list_parts(column)
     if of.kind in _SPELT_OUT:
         return _spelt_out(offsets, elements)
-    # No uuid by itself is too large to be sent.
+    # A single uuid is never too large to be sent.
     inner = _true(pc.equal(elements, UUID.bytes)) if of.kind is Kind.UUID else _marked(elements, of)
     return None if inner is None else _single(offsets, inner)
 

@@ -96,7 +96,7 @@ class ZonedText:
         naive = pc.utf8_slice_codeunits(pc.if_else(pa.array(odd), None, text), 0, -1)
         try:
             return naive.cast(pa.timestamp("us")).cast(arrow_type(self.type))
-        except pa.ArrowInvalid:  # a month 13: each is read by itself
+        except pa.ArrowInvalid:  # a month 13: each is read separately
             cursor.suspect(~odd, live)
             return pa.nulls(len(text), arrow_type(self.type))
 

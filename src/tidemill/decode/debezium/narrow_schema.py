@@ -23,7 +23,8 @@ def narrowed(form: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
     if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "record":
         return form
     envelope = cast("dict[str, Any]", schema)
-    # `after` mostly refers to the record that `before` defines: the first mention must bring the definition.
+    # `after` usually refers to the record that `before` defines; the first reference must contain the
+    # definition.
     named: dict[str, Any] = {}
     for field in envelope["fields"]:
         _collect(field["type"], named)

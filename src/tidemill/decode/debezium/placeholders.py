@@ -15,10 +15,10 @@ from typing import Any, cast
 
 from tidemill.types.json import canonical_json
 
-# Debezium's default for unavailable.value.placeholder; of bytes it is the same letters, in JSON in base64. An
-# array has it as its one element, but for arrays of numbers and dates, whose elements are its letters. A map
-# (hstore, which is JSON or a map) has it as its one key. So Debezium 3.6 writes them; of other types it
-# writes null, which cannot be told from a null.
+# Debezium's default for unavailable.value.placeholder. For bytes it is the same letters, in JSON in base64.
+# An array has it as its only element, except arrays of numbers and dates, whose elements are its letters. A
+# map (hstore, which is JSON or a map) has it as its only key. Debezium 3.6 writes these forms. For other
+# types it writes null, which cannot be distinguished from a real null.
 PLACEHOLDER = "__debezium_unavailable_value"
 NUMBERS = tuple(PLACEHOLDER.encode())
 UUID = uuid.UUID(bytes=hashlib.md5(PLACEHOLDER.encode()).digest(), version=3)

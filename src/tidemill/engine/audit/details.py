@@ -18,7 +18,7 @@ from tidemill.catalog.state import CatalogState
 MAX_DETAIL = 1_000
 
 _ATTRIBUTES = ("superuser", "login", "inherit", "createdb", "createrole")
-# What a role has that nobody said anything about.
+# The attributes of a role by default.
 _PLAIN = Role("", "", superuser=False, login=False, inherit=True, createdb=False, createrole=False)
 
 

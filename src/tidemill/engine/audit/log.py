@@ -36,7 +36,7 @@ log = logging.getLogger("tidemill.audit")
 MAX_EVENTS = 10_000
 # Of one statement: DROP ... CASCADE may take thousands with it.
 MAX_EVENTS_OF_STATEMENT = 100
-# Names of roles come from whoever knocks, and may be long.
+# Names of roles are sent by any client, and may be long.
 MAX_NAME = 255
 
 

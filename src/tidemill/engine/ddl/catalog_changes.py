@@ -138,7 +138,7 @@ def find(s: EngineSession, kind: ast.ObjectKind, name: ast.Name, catalog: Catalo
     """The item that the statement names. Raises WrongObjectType for another kind, PermissionDenied for an
     item of another owner."""
     item = _find(s, kind, name, catalog)
-    # What the system brings is refused by the change itself, in words of its own.
+    # The change itself refuses system objects, with its own error.
     if not is_system(item.id):
         s.identity.privileges(catalog).check_owner(item)
     return item

@@ -19,7 +19,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.ddl import connection_options
 from tidemill.engine.ddl.catalog_changes import change, find_or_none, item_at, skip, transact
-from tidemill.engine.ddl.connection_options import KINDS, TYPES, given_options, secrets_in, statement_options
+from tidemill.engine.ddl.connection_options import given_options, secrets_in, statement_options
 from tidemill.engine.ddl.upstreams.connection_check import check_reachable
 from tidemill.engine.session.plan import Action, Plan
 from tidemill.engine.session.session import EngineSession
@@ -34,7 +34,7 @@ def plan_create_connection(s: EngineSession, statement: ast.CreateConnection, ca
         return skip("CREATE CONNECTION", f'connection "{name}" already exists, skipping', "42710")
     if existing is not None:
         raise already_exists(existing)
-    kind = TYPES[statement.kind]
+    kind = statement.kind
     options = given_options(kind, statement.options, partial(_secret, s, catalog))
     connection_options.check(kind, options)
     op = CreateConnectionOp(schema.id, name, kind, _kept(options), secrets_in(options))
@@ -97,4 +97,4 @@ def create_connection_sql(catalog: CatalogState, name: ast.Name, connection: Con
         return ast.Name(catalog.full_name(catalog.get(secret, Secret)))
 
     options = statement_options(connection.type, json.loads(connection.options), secret_name)
-    return to_sql(ast.CreateConnection(name, KINDS[connection.type], options))
+    return to_sql(ast.CreateConnection(name, connection.type, options))

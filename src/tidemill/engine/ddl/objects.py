@@ -49,7 +49,7 @@ from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.model import TEXT, Column, Kind, RelationDesc, SqlType
 from tidemill.types.names import physical_names
 
-# Lines of what DROP ... CASCADE takes along that a client is told, as PostgreSQL bounds them.
+# The number of dropped objects that DROP ... CASCADE reports to a client, as in PostgreSQL.
 MAX_CASCADE_LINES = 100
 
 
@@ -62,7 +62,7 @@ async def _alter_as_read(
     await by_itself(s, "ALTER TABLE")
 
     async def attempt(_: bool) -> Outcome:
-        # First the table, then the time: what the table was given when it was last altered is there by then.
+        # First the table, then the time, so that the values of its last ALTER are visible at this time.
         table = s.engine.catalog.state.get(planned.id, Table)
         ts = await s.blocking(s.engine.oracle.read_ts)
         op, contents = await s.blocking(work_out, table, ts)
@@ -183,7 +183,7 @@ def plan_create_table_as(
         shards = {t.shard for t in reading.tables_under(catalog, bound)}
 
         async def attempt(_: bool) -> Outcome:
-            # The rows first: the table is there with them or not at all.
+            # The rows first: the table appears with them or not at all.
             rows = await _rows_for_new_table(s, catalog, bound, desc, params)
             reads = {} if s.current.read_ts is None else dict.fromkeys(shards, s.current.read_ts)
             if not s.current.explicit:

@@ -281,7 +281,7 @@ def _alter_owner(s: EngineSession, statement: ast.AlterOwner, catalog: CatalogSt
     owner = named_role(s, statement.owner, catalog)
     _check_may_give(s, catalog, owner)
     if isinstance(item, SCHEMA_ITEMS):
-        # Otherwise one could put things into a schema by way of somebody who may not.
+        # Otherwise a role could get objects in a schema in which it may not create them.
         new = Privileges(catalog, owner)
         new.check(catalog.get(item.schema, Schema), "CREATE")
     return change(verb, [ops.SetOwner(item.id, owner.id)])

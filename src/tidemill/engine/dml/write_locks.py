@@ -25,7 +25,8 @@ T = TypeVar("T")
 # Tries before a statement claims its shards: a chance meeting costs one or two, and a claim makes others wait
 # as long as the statement runs.
 CLAIM_AFTER = 3
-# What was queued before a claim can still come between, and so can a table's alteration; neither goes on.
+# Commits that were queued before a claim can still intervene, as can an alteration of the table; neither
+# repeats without end.
 MAX_TRIES = 20
 
 

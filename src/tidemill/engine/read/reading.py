@@ -173,6 +173,8 @@ async def constant(
 async def _moment(session: EngineSession, bound: BoundQuery, as_of: AsOfTime | None = None) -> SessionInfo:
     """The session state that a query without inputs may read. A plan is made again when a variable changes,
     so a query that does not read the time may keep the values that it was bound with."""
+    if not bound.determinism.found:  # most queries; this is asked for with every execution
+        return bound.session
     if bound.uses_mz_now:
         return replace(session.info(), mz_now=await choose_time(session, as_of))
     return session.info() if bound.uses_now else bound.session

@@ -144,7 +144,7 @@ def _stalled(engine: TidemillEngine, item: Source | SourceTable | SourceProgress
 
 
 def _for_view(engine: TidemillEngine, item: MaterializedView, ts: int) -> Notice:
-    status, until = engine.views.report(item).status, engine.views.readable(item)
+    status, until = engine.views.status(item), engine.views.readable(item)
     waiting = f'waiting for materialized view "{item.name}"'
     if status.state is RunState.STALLED:
         return Notice(

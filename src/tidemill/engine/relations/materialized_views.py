@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.engine.relations.oids import item_oid
 from tidemill.engine.relations.sources import FrontierRow, Rows, Spec, StatusRow
+from tidemill.ingest.status import RunState
 from tidemill.types.json import canonical_json
 from tidemill.types.model import INT8, JSONB, OID, TEXT, TIMESTAMPTZ
 from tidemill.views.service import Views
@@ -28,10 +29,11 @@ class ViewRow:
 
 def view_rows(views: Views) -> Sequence[ViewRow]:
     rows: list[ViewRow] = []
-    for item, report, machine in views.all():
-        status = report.status
-        more = {"detail": status.detail, "hint": status.hint}
-        details = {name: text for name, text in more.items() if text is not None}
+    for item, status, machine in views.all():
+        # As AS OF takes it: it is a time of the rows.
+        since = status.since if status.state is RunState.FAILED else None
+        more = {"detail": status.detail, "hint": status.hint, "since": since}
+        details = {name: value for name, value in more.items() if value is not None}
         changed = datetime.fromtimestamp(status.since / 1000, UTC)
         told = StatusRow(item.id, changed, status.state.value, status.error, details or None)
         rows.append(ViewRow(machine is not None and machine.hydrated, told))

@@ -1,7 +1,7 @@
-"""The system relations about sources: what they are, how they are, what they have done.
+"""The system relations about sources: their definitions, status, and statistics.
 
-What they are comes from the catalog; the rest from whoever runs them, through a `SourcesView`. A table of a
-source is as its source is.
+Definitions come from the catalog; the rest from the running sources, through a `SourcesView`. A table of a
+source has the status of its source.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ERRORS_HINT = f"Queries of the relation fail. {BAD_MESSAGES_HINT}"
 
 @dataclass(frozen=True, slots=True)
 class FrontierRow:
-    """How far a collection reaches: readable from `since`, complete before `upper` (None: for ever)."""
+    """The times of a collection: readable from `since`, complete before `upper` (None: forever)."""
 
     object_id: str
     since: int
@@ -67,7 +67,7 @@ class StatusRow:
     changed_at: datetime
     status: str
     error: str | None = None
-    details: Mapping[str, str] | None = None
+    details: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,7 @@ class HydrationRow:
 
 
 class SourcesView(Protocol):
-    """What is told by whoever runs the sources. Called on worker threads; sources that it does not know are
-    simply not told of."""
+    """Information about the running sources. Called on worker threads; unknown sources are left out."""
 
     def bindings(self) -> Sequence[BindingRow]: ...
 

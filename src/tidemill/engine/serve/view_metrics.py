@@ -26,12 +26,16 @@ class ViewsCollector(Collector):
         stalled = GaugeMetricFamily(
             "tidemill_view_stalled", "1 when the last attempt to go on failed.", labels=labels
         )
+        failed = GaugeMetricFamily(
+            "tidemill_view_failed", "1 while the view holds an error in the place of rows.", labels=labels
+        )
         files = GaugeMetricFamily("tidemill_view_files", "Live parts of the view's shard.", labels=labels)
         now = self._now()
-        for item, report, machine in self._views.all():
+        for item, status, machine in self._views.all():
             of = [item.name, item.id]
-            stalled.add_metric(of, report.status.state is RunState.STALLED)
+            stalled.add_metric(of, status.state is RunState.STALLED)
+            failed.add_metric(of, status.state is RunState.FAILED)
             if machine is not None and machine.hydrated:
                 lag.add_metric(of, max(0, now - machine.readable + 1) / 1000)
                 files.add_metric(of, len(machine.shard.parts))
-        yield from (lag, stalled, files)
+        yield from (lag, stalled, failed, files)

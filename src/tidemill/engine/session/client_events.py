@@ -47,16 +47,14 @@ class ClientEvents:
             return self._reported
         return self._variables.reported()
 
-    def take(self, *, parameters: bool) -> list[Notice | ParameterStatus]:
+    def take(self, *, parameters: bool = True) -> list[Notice | ParameterStatus]:
         """Returns everything since the last call; changed parameters only if the caller requests them."""
-        if parameters:
+        if parameters and self._reported_at != self._variables.generation:
             self._report_parameters()
         events, self._pending = self._pending, []
         return events
 
     def _report_parameters(self) -> None:
-        if self._reported_at == self._variables.generation:
-            return
         self._reported_at = self._variables.generation
         now = self._variables.reported()
         for name, value in now.items():

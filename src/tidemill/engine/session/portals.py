@@ -7,8 +7,8 @@ transaction closes all portals except those WITH HOLD. Their number and bytes ar
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -49,7 +49,7 @@ class Portal:
         self.columns = columns
         # The statement; None if pg_cursors must not show it.
         self.text = text
-        self.created = datetime.now(UTC)
+        self.created = time.time()
 
     def close(self) -> None:
         """Release the rows. Returns at once; idempotent."""
@@ -58,17 +58,13 @@ class Portal:
 
 
 class BoundPortal(Portal):
-    """A portal of Bind: a prepared statement with its parameters, perhaps partly executed."""
+    """A portal of Bind: a prepared statement with its parameters, perhaps partly executed. Its `columns` are
+    the result columns as of Bind."""
 
-    def __init__(
-        self, prepared: PreparedStatement, columns: tuple[Column, ...] | None, params: Bound, text: str | None
-    ) -> None:
-        """`columns`: the result columns, as of Bind."""
-        super().__init__(columns, text)
-        self.prepared = prepared
-        self.params = params
-        # Execution has started, and may not be complete.
-        self.started = False
+    prepared: PreparedStatement
+    params: Bound
+    # Execution has started, and may not be complete.
+    started = False
 
     def unsent(self) -> AsyncIterator[pa.RecordBatch] | None:
         """The rows that Execute has not sent yet, which belong to SQL from now on; None if there are none."""
@@ -93,15 +89,17 @@ class Portals:
         return frozenset(self._open)
 
     def check_new(self, name: str) -> None:
-        if name and name in self._open:
+        """Raises if a portal of this name cannot be added. Closes the unnamed portal if its name is asked
+        for: the new one replaces it."""
+        if not name:
+            self.drop(name)
+        elif name in self._open:
             raise DuplicateObject(f'cursor "{name}" already exists', sqlstate="42P03")
         if len(self._open) >= MAX_PORTALS:
             raise LimitExceeded(f"too many open cursors (limit {MAX_PORTALS})", hint="CLOSE some.")
 
     def add(self, name: str, portal: Portal) -> None:
-        if not name and name in self._open:
-            self.drop(name)
-        self.check_new(name)
+        """Called after `check_new`; no other statement of the session runs between the two."""
         self._open[name] = portal
         self.bytes += portal.size
 
@@ -133,7 +131,11 @@ class Portals:
 
     def held(self) -> list[SqlCursor]:
         """The cursors WITH HOLD."""
-        return [p.cursor for p in self._open.values() if p.hold and p.cursor is not None]
+        found: list[SqlCursor] = []
+        for portal in self._open.values():
+            if portal.hold and portal.cursor is not None:
+                found.append(portal.cursor)
+        return found
 
     def fail(self, names: frozenset[str]) -> None:
         """Called when a transaction block fails: its portals that are not among `names`, which existed
@@ -146,12 +148,14 @@ class Portals:
         """Called when the transaction has ended."""
         if not self._open:
             return
-        for name, portal in list(self._open.items()):
+        ended, self._open, self.bytes = self._open, {}, 0
+        for name, portal in ended.items():
             cursor = portal.cursor
-            if cursor is None or not (cursor.kept and (committed or cursor.kept_before)):
-                self._forget(name, portal)
-            else:
+            if cursor is not None and cursor.kept and (committed or cursor.kept_before):
                 cursor.kept_before = True
+                self.add(name, portal)
+            else:
+                portal.close()
 
 
 def cannot_run(name: str) -> InvalidTransactionState:

@@ -105,6 +105,7 @@ class Preparer:
     async def bind(self, prepared: PreparedStatement) -> tuple[Column, ...] | None:
         statement = cast(KeptStatement, prepared.statement)
         if statement.analysed:
+            # Most plans are current: a coroutine for the look would cost a small statement too much.
             if statement.plan(self._session, self._session.engine.catalog.state) is None:
                 await self.plan(prepared)
         elif statement.follows_name:

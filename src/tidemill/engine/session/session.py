@@ -23,11 +23,9 @@ from tidemill.engine.api import (
     EmptyQuery,
     Outcome,
     Param,
-    ParameterStatus,
     PreparedStatement,
     Rows,
     StartupOptions,
-    SubscribeRequest,
 )
 from tidemill.engine.read.result_stream import GuardedRows
 from tidemill.engine.relations.resolver import Resolver
@@ -99,6 +97,13 @@ class EngineSession:
         self.preparer = Preparer(self, self.statements)
         self.interrupt = Interrupt()
         self._events = ClientEvents(self.variables)
+        # Methods of `api.Session`.
+        self.parse = self.preparer.parse
+        self.prepare = self.preparer.prepare
+        self.prepare_subscribe = self.preparer.prepare_subscribe
+        self.describe = self.preparer.describe
+        self.bind = self.preparer.bind
+        self.events = self._events.take
         # The last result of `info`, with the variables, the catalog and the time that it was made from.
         self._info: SessionInfo | None = None
         self._info_at = (0, 0)
@@ -165,21 +170,6 @@ class EngineSession:
         except UndefinedObject:
             return None
 
-    async def parse(self, sql: str) -> list[PreparedStatement]:
-        return await self.preparer.parse(sql)
-
-    async def prepare(self, sql: str, param_oids: Sequence[int]) -> PreparedStatement:
-        return await self.preparer.prepare(sql, param_oids)
-
-    async def prepare_subscribe(self, request: SubscribeRequest) -> PreparedStatement:
-        return await self.preparer.prepare_subscribe(request)
-
-    async def describe(self, prepared: PreparedStatement) -> None:
-        await self.preparer.describe(prepared)
-
-    async def bind(self, prepared: PreparedStatement) -> tuple[Column, ...] | None:
-        return await self.preparer.bind(prepared)
-
     async def read_params(self, prepared: PreparedStatement, params: Sequence[Param]) -> Bound:
         if not params:
             return NO_PARAMS
@@ -212,7 +202,7 @@ class EngineSession:
             outcome = await self.run(prepared, params)
             if self.at_once is not None and self.transaction is not None and not self.transaction.explicit:
                 self.transaction.lasting.append(self.at_once)
-            if isinstance(outcome, Rows | CopyOut):
+            if isinstance(outcome, (Rows, CopyOut)):
                 streaming = True
                 outcome.batches = watched = GuardedRows(outcome.batches, self.interrupt)
                 if isinstance(outcome, Rows) and watched.at_hand:
@@ -234,9 +224,9 @@ class EngineSession:
         if planned is None or statement.parsed is None:
             raise Internal("a statement without a plan")
         if not isinstance(params, Bound):
-            if planned.param_types and not params:
-                raise no_parameter(statement.parsed)
             params = await self.read_params(prepared, params)
+        if planned.param_types and not params.values:
+            raise no_parameter(statement.parsed)
         if isinstance(statement.parsed.statement, _QUERIES):
             self.current.queried = True
         return await planned.run(self, cast("Sequence[Value]", params.values))
@@ -284,9 +274,6 @@ class EngineSession:
     def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
         portal = self.portals.find(name)
         return None if portal is None else portal.columns
-
-    def events(self, *, parameters: bool = True) -> list[Notice | ParameterStatus]:
-        return self._events.take(parameters=parameters)
 
     def on_event(self, wake: object) -> None:
         self._events.wake = cast("Callable[[], None]", wake)

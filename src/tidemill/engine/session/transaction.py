@@ -48,7 +48,7 @@ class Transaction:
     # The one time of all reads; chosen by the first of them.
     read_ts: int | None = None
     # The same for reads on other timelines, by name.
-    on_timelines: dict[str, int] = field(default_factory=dict[str, int])
+    on_timelines: dict[str, int] = field(default_factory=dict)
     # Updates per shard (physical columns and mz_diff), in the order they were made; later statements read
     # them on top of the shard.
     writes: dict[str, list[pa.Table]] = field(default_factory=dict)
@@ -57,12 +57,12 @@ class Transaction:
     # altered since.
     tables: dict[str, Table] = field(default_factory=dict)
     # Shards that a write depended on: they must not have changed after `read_ts` when it commits.
-    reads: set[str] = field(default_factory=lambda: set[str]())
+    reads: set[str] = field(default_factory=set)
     # What an implicit transaction has already committed independently. If the rest is rolled back, the client
     # is informed.
-    lasting: list[str] = field(default_factory=lambda: list[str]())
+    lasting: list[str] = field(default_factory=list)
     # The marks that ROLLBACK TO can go back to, the oldest first.
-    savepoints: list[SavedState] = field(default_factory=lambda: list["SavedState"]())
+    savepoints: list[SavedState] = field(default_factory=list)
 
     def will_read(self) -> None:
         """Called before a SELECT (or another statement that returns rows at the transaction's time) runs."""

@@ -401,10 +401,10 @@ class Variables:
         self._saved = self._values
 
     def end(self, *, committed: bool) -> None:
-        if committed:
-            self._forget_local()
-        else:
+        if not committed:
             self.take_back()
+        elif self._local:
+            self._forget_local()
         self._saved = None
 
     def take_back(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidemill.catalog.items import RELATIONS, kind_name
+from tidemill.catalog.items import RELATIONS, Item, MaterializedView, kind_name
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.read.completeness import source_inputs, until_complete, until_readable
@@ -35,6 +35,7 @@ from tidemill.inputs.followers import stamped
 from tidemill.inputs.opened import QueryInputs, SystemRows
 from tidemill.inputs.queries import answer_at, follow_query, way_of
 from tidemill.inputs.timelines import check_ours, not_readable
+from tidemill.inputs.view_failures import explain_failure
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, substitute
@@ -43,7 +44,7 @@ from tidemill.subscribe.hub import FollowedKey
 from tidemill.subscribe.resolve import spec_for
 from tidemill.subscribe.shape import shaped
 from tidemill.subscribe.spec import Spec
-from tidemill.subscribe.stream import Bounds, SubscriptionStream
+from tidemill.subscribe.stream import Bounds, RelationFailed, SubscriptionStream
 from tidemill.subscribe.tail import Tail
 from tidemill.types.model import Column, SqlType
 
@@ -156,7 +157,7 @@ class SubscribePlan:
             return joined
 
         return engine.subscriptions.open(
-            session, self.spec, bounds, first, own, tail, self.label, partial(_why, gone)
+            session, self.spec, bounds, first, own, tail, self.label, partial(_why, gone, self.inputs.items)
         )
 
     def _shards(self, session: EngineSession) -> list[str]:
@@ -232,13 +233,17 @@ def _only_read(session: EngineSession) -> None:
 
 def _gone(engine: TidemillEngine, told: Mapping[str, RelationDropped]) -> RelationDropped | None:
     """The error in `told` for an input that no longer exists. (It lives as long as the subscription, so it
-    must not keep objects that only planning needs.)"""
+    must not hold objects that only planning needs.)"""
     kept = engine.catalog.state.items
     return next((error for item_id, error in told.items() if item_id not in kept), None)
 
 
-def _why(gone: Callable[[], RelationDropped | None], error: TidemillError) -> TidemillError:
+def _why(
+    gone: Callable[[], RelationDropped | None], items: Sequence[Item], error: TidemillError
+) -> TidemillError:
     """After a drop, the first error depends on the part that notices it. The client gets the cause."""
+    if isinstance(error, RelationFailed) and len(items) == 1 and isinstance(items[0], MaterializedView):
+        explain_failure(items[0], error, error.at)
     return error if isinstance(error, RelationDropped) else gone() or error
 
 

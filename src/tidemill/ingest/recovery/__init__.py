@@ -9,7 +9,7 @@ program's messages. The steps of a tick:
 3. Compare statements and counts, and advance the frontier (`verdict`, for the whole unit at once).
 4. Release the updates before the frontier and stash the rest (`deduplicate.release`).
 
-The state between ticks is in two shards beside the relation's (`stream`).
+The state between ticks is in two more shards of the relation (`stream`).
 
 Promises: each update once, at the first time whose records make it known; never a wrong one. The same records
 again change nothing. A crash at any moment loses and repeats nothing.

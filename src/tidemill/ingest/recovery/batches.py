@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VALUE, PARTITION, OFFSET = "value", "partition", "offset"
-# Messages that are decoded at once in a task.
+# The number of messages that a task decodes together.
 AT_ONCE = 1000
-# A message: more than any transport carries.
+# The largest message: more than any transport carries.
 MAX_VALUE_BYTES = 256 << 20
 
 
@@ -88,7 +88,7 @@ class MicroBatches:
         stash = self._shard(stash_id(name), stash_desc(output.desc, kind))
         self._state = StreamState(self._data, stash, self._shard(tally_id(name), FACTS_DESC))
         self._take_back()
-        # A batch failed at an unknown point: its writes are undone before the next.
+        # A batch failed at an unknown point. Its writes are undone before the next batch.
         self._torn = False
         self._begin_life()
 
@@ -96,9 +96,9 @@ class MicroBatches:
     def open(
         session: SparkSession, folder: str, name: str, form: Mapping[str, Any], **options: Any
     ) -> MicroBatches:
-        """The stream `name` of a folder, begun or gone on with. `form` is {"format": "json"}, or {"format":
-        "avro", "schema": ..., "framed": ..., "registry": {"url": ...} or None}; with "components" its times
-        are products of so many numbers. Options are those of `Environment.open`."""
+        """Open the stream `name` of a folder, or create it. `form` is {"format": "json"}, or {"format":
+        "avro", "schema": ..., "framed": ..., "registry": {"url": ...} or None}; "components" gives the number
+        of components if times are products. Options are those of `Environment.open`."""
         spec = {"name": name, "envelope": {"kind": MATERIALIZE}, "value": dict(form)}
         output = stream_output(spec, ("partition ", ", offset "))
         environment = Environment.open(folder, **options)
@@ -113,7 +113,7 @@ class MicroBatches:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _begin_life(self) -> None:
-        """Where workers keep their knowledge of the stash, on this machine or elsewhere; it may be lost."""
+        """Choose where workers cache the stash, on this machine or elsewhere. The cache may be lost."""
         self._folder = tempfile.mkdtemp(prefix="tidemill-stash-")
         self._life = uuid.uuid4().hex
 
@@ -125,7 +125,8 @@ class MicroBatches:
 
     @property
     def frontier(self) -> list[Time] | None:
-        """The stream is complete before it; [] without end; None before the first statement."""
+        """The stream is complete before this frontier; [] at the end of the stream; None before the first
+        statement."""
         return self._state.frontier
 
     def stalls(self) -> list[Stall]:
@@ -134,18 +135,18 @@ class MicroBatches:
         return self._state.stalls(self._output.stream)
 
     def updates(self) -> pa.Table:
-        """All that was released, as (columns, time in the collection, diff, error): to look at, not for
-        much."""
+        """All released updates, as (columns, time in the collection, diff, error). For inspection of small
+        collections."""
         as_of = max(upper_of(self._data) - 1, self._data.since)
         with self._data.snapshot(as_of, readable=as_of + 1) as snapshot:
             tables = [snapshot.read_part(part) for part in snapshot.parts]
         return pa.concat_tables(tables) if tables else pa.table({})
 
     def begin(self, resume_from: Sequence[Time], snapshot: pa.Table) -> bool:
-        """Begin in the middle, with the contents of the stream's collection at the frontier `resume_from`:
+        """Begin in the middle, with the contents of the stream's collection at the frontier `resume_from`;
         only statements beyond it count. `snapshot` has the columns of the data (for JSON one, `data`, with a
-        text in each row) and perhaps `mz_diff`, the count of a row. Call it before the first batch; after it,
-        the call has no effect and returns False. So a program may call it at every start."""
+        text in each row) and optionally `mz_diff`, the count of a row. Call it before the first batch. After
+        that, it has no effect and returns False, so a program may call it at every start."""
         self._mend()
         if self._state.frontier is not None:
             return False
@@ -168,9 +169,9 @@ class MicroBatches:
         return True
 
     def push(self, messages: DataFrame) -> Recovered:
-        """Take a batch in: a column `value` (binary) with a message in each row; errors name its `partition`
-        and `offset`, if it has such columns. Raises what the job raises, and then nothing was taken in: push
-        it again, as it was or otherwise."""
+        """Process a batch: a column `value` (binary) with a message in each row. Errors name its `partition`
+        and `offset`, if it has such columns. Raises the errors of the job; then the batch has no effect: push
+        it again, unchanged or not."""
         self._mend()
         at = self._environment.oracle.write_ts()
         job = self._environment.begin_job()
@@ -204,7 +205,7 @@ class MicroBatches:
         return in_two_steps(unit, parted, ways, folder, self._life), unit
 
     def _commit(self, unit: Unit, facts: UnitFacts) -> Recovered:
-        """Stash, tally, data: as a server's tick does (`machine`)."""
+        """Commit stash, tally and data, in the same order as a server's tick (`machine`)."""
         settled = facts.settled[0]
         parts = [*facts.parts.get(0, [])]
         if settled.errors:
@@ -217,7 +218,7 @@ class MicroBatches:
         return Recovered(unit.time, facts.updates, self.frontier, settled.errors)
 
     def _mend(self) -> None:
-        """After a failed batch: reset to the durable state. Workers may know of a stash that was never
+        """Reset to the durable state after a failed batch. Workers may have cached a stash that was never
         committed."""
         if not self._torn:
             return
@@ -229,8 +230,8 @@ class MicroBatches:
         self._torn = False
 
     def _take_back(self) -> None:
-        """Undo a batch that reached stash and tally but not the data: it may be delivered again in another
-        form. Its changes there are reverted, at a later time; doing so twice changes nothing."""
+        """Undo a batch that reached stash and tally but not the data, because it may be delivered again in
+        another form. Its changes are reverted at a later time; doing so twice changes nothing."""
         beside = (self._state.stash, self._state.tally)
         upper = upper_of(self._data)
         if all(upper_of(shard) <= upper for shard in beside):
@@ -251,7 +252,7 @@ class MicroBatches:
 
 
 def _undone(shard: Shard, since: int, at: int) -> pa.Table | None:
-    """The opposite of what the shard got at times from `since` on, at the time `at`."""
+    """The inverse of the shard's updates at times from `since` on, at the time `at`."""
     tables: list[pa.Table] = []
     as_of = upper_of(shard) - 1
     if as_of < since:
@@ -274,14 +275,14 @@ def _undone(shard: Shard, since: int, at: int) -> pa.Table | None:
 
 
 class _Nothing:
-    """The reader of a unit whose messages are passed in: it has no pieces to read."""
+    """The reader of a unit whose messages are passed in. It has no pieces to read."""
 
     def read(self, piece: Any) -> Iterator[Any]:
         raise Internal("the messages of a micro-batch are brought, not read")
 
 
 def _spread(packed: bytes, ways: int, index: int, rows: Iterable[Any]) -> Iterator[Any]:
-    """The reading half, for messages in rows of Spark."""
+    """The reading half, for messages in Spark rows."""
     spec, recover = pickle.loads(packed)
     facts = UnitFacts()
     facts.found[0] = FoundUpdates()
@@ -314,7 +315,8 @@ def _spread(packed: bytes, ways: int, index: int, rows: Iterable[Any]) -> Iterat
 
 
 def _held(rows: Iterable[Any], index: int) -> Iterator[tuple[str, list[int], list[bytes]]]:
-    """Messages of one partition, some at a time, with their offsets; rows without either are numbered."""
+    """Messages of one partition, in groups, with their offsets. Rows without partition and offset are
+    numbered."""
     partition, offsets, values = "", list[int](), list[bytes]()
     for number, row in enumerate(rows):
         named = row.asDict()

@@ -30,13 +30,13 @@ from tidemill.ingest.task import PartWriter, stamped
 from tidemill.ingest.unit import Unit, UnitFacts, UnitTarget
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
-# How much of a row an error shows.
+# Characters of a row that an error shows.
 MAX_SHOWN = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """New updates of one bucket, each once, in the order of their hashes."""
+    """New distinct updates of one bucket, in the order of their hashes."""
 
     rows: pa.RecordBatch
     hashes: np.ndarray
@@ -62,7 +62,7 @@ def look(
     slices: Mapping[int, Sequence[bytes]],
     found: FoundUpdates,
 ) -> dict[int, Fresh]:
-    """The new updates in the slices, by bucket; counted in `found`."""
+    """The new updates in the slices, by bucket. Counts them in `found`."""
     shape = shape_of(recover)
     fresh: dict[int, Fresh] = {}
     for bucket, own in slices.items():
@@ -77,7 +77,7 @@ def look(
 def _distinct(
     rows: pa.RecordBatch, hashes: np.ndarray, shape: KeyShape, recover: Recover, found: FoundUpdates
 ) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Each update once, of the first record that has it; without those that cannot be true."""
+    """Distinct updates, each from the first record that has it, without invalid ones."""
     keys = [rows.column(i) for i in shape.key]
     once = first_of_each_key(hashes, [*keys, rows.column(DIFF)])
     rows, hashes = rows.take(pa.array(once)), hashes[once]
@@ -86,7 +86,8 @@ def _distinct(
     keys = [rows.column(i) for i in shape.key]
     chosen = first_of_each_key(hashes, keys)
     if len(chosen) < len(hashes):
-        # The same data at one time with two diffs. Which of them stays does not matter: neither is released.
+        # The same data at one time with two diffs. It does not matter which is kept, because neither is
+        # released.
         others = np.setdiff1d(np.arange(len(hashes)), chosen)
         pairs = np.array([_partner(int(i), chosen, hashes, keys) for i in others.tolist()], np.int64)
         _tell(rows, others, (rows, pairs), problems.TWO_DIFFS, recover, found)
@@ -95,7 +96,7 @@ def _distinct(
 
 
 def _partner(row: int, chosen: np.ndarray, hashes: np.ndarray, keys: Sequence[pa.Array]) -> int:
-    """Of the chosen rows the one with this row's key."""
+    """For one of the chosen rows, the row with the same key."""
     alike = chosen[hashes[chosen] == hashes[row]]
     for other in alike.tolist():
         pair = ([k.slice(other, 1) for k in keys], [k.slice(row, 1) for k in keys])
@@ -107,7 +108,7 @@ def _partner(row: int, chosen: np.ndarray, hashes: np.ndarray, keys: Sequence[pa
 def _unknown(
     rows: pa.RecordBatch, hashes: np.ndarray, state: BucketState, recover: Recover, found: FoundUpdates
 ) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Without those that the stash has; a different diff there is a contradiction."""
+    """The updates that are not in the stash. A different diff there is a contradiction."""
     known = state.lookup(rows, hashes)
     if not len(known.where):
         return rows, hashes
@@ -128,7 +129,7 @@ def _tell(
     recover: Recover,
     found: FoundUpdates,
 ) -> None:
-    """Each time with a contradiction, once: the row, and the one that it contradicts."""
+    """Report each time with a contradiction once: the row, and the row that it contradicts."""
     if not wrong.size:
         return
     parts = components(rows, recover.stream.kind)
@@ -181,7 +182,7 @@ def release(
     fresh: Mapping[int, Fresh],
     facts: UnitFacts,
 ) -> None:
-    """Write the updates that the frontier has passed to the relation, and the changes of the stash; keep the
+    """Write the updates that the frontier has passed to the relation, and the changes of the stash; store the
     states."""
     target = unit.targets[index]
     if target is None or target.recover is None:
@@ -209,7 +210,7 @@ def release(
 
 
 def stash_index(index: int) -> int:
-    """Where the facts have the parts of a target's stash."""
+    """The position of the parts of a target's stash in the facts."""
     return -1 - index
 
 
@@ -224,7 +225,7 @@ class _Gone:
 def _parted(
     recover: Recover, settled: Settled, state: BucketState, fresh: Fresh | None
 ) -> tuple[Fresh | None, _Gone]:
-    """The fresh updates that stay, and those that are released."""
+    """Splits the fresh updates: those that stay, and those that are released."""
     kind = recover.stream.kind
     stays: Fresh | None = None
     released: list[pa.RecordBatch] = []
@@ -249,7 +250,7 @@ def _parted(
 
 
 def _released(rows: pa.RecordBatch, names: Sequence[str], at: int | None) -> pa.RecordBatch:
-    """Stashed rows as updates of the relation: at a time, or (None) at their own."""
+    """Stashed rows as updates of the relation: at a time, or (None) at their own times."""
     columns = [*rows.columns[: len(names)], rows.column(DIFF)]
     found = stamped(pa.RecordBatch.from_arrays(columns, names=[*names, DIFF_COLUMN]), names, at or 0)
     if at is not None:

@@ -1,8 +1,8 @@
 """Partitioning of updates by the hash of (data, time), so that repetitions meet in one bucket.
 
-The reading half of a unit calls `Spread` with each batch. Slices pass through Spark's shuffle as bytes.
-`gather` combines the slices of a bucket in the order of (partition, offset), however the range was cut. So
-the same records give the same rows, with the same origins, on every read.
+The reading half of a unit calls `Spread` with each batch. Slices are sent through Spark's shuffle as bytes.
+`gather` combines the slices of a bucket in the order of (partition, offset), independent of how the range was
+cut. So the same records give the same rows, with the same origins, on every read.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tidemill.sources.offsets import PartitionKey
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.columns import contiguous
 
-# Updates of one partition that are partitioned at once: fewer and larger slices through the shuffle.
+# Updates of one partition that are partitioned together: fewer and larger slices for the shuffle.
 EXCHANGE_ROWS = 262_144
 
-# Gets a bucket and a slice of it.
+# Receives a bucket and a slice of it.
 Send = Callable[[int, bytes], None]
 
 
 def shape_of(recover: Recover) -> KeyShape:
-    """The stash as the state of keys: what an update is about is its key."""
+    """The stash as keyed state: the data and time of an update are its key."""
     times = time_names(recover.stream.kind)
     return KeyShape.of(recover.desc, [*data_names(_width(recover)), *times])
 
 
 def _width(recover: Recover) -> int:
-    """How many columns the data has."""
+    """The number of data columns."""
     return len(recover.desc.columns) - len(time_names(recover.stream.kind)) - 3
 
 
@@ -51,7 +51,7 @@ def components(table: pa.Table | pa.RecordBatch, kind: int) -> list[np.ndarray]:
 
 
 class Spread:
-    """One target's updates of one piece. `found` has what is no update."""
+    """Updates of one piece for one target. `found` receives everything that is not an update."""
 
     def __init__(self, recover: Recover, partition: PartitionKey, send: Send, found: FoundUpdates) -> None:
         self._recover = recover
@@ -78,7 +78,7 @@ class Spread:
                 self.flush()
 
     def _wanted(self, rows: pa.RecordBatch) -> pa.Table | None:
-        """In the columns of the stash, without what is old news."""
+        """The new updates, in the columns of the stash."""
         recover = self._recover
         times = rows.column(STREAM_TIME_COLUMN)
         if recover.stream.kind:
@@ -111,7 +111,7 @@ class Spread:
 
 
 def wanted_times(parts: list[np.ndarray], reported: Frontier, recover: Recover) -> np.ndarray:
-    """Which updates are new: beyond the frontier, and at no time that is withheld permanently."""
+    """Which updates are new: beyond the frontier, and not at a time that is withheld permanently."""
     wanted = beyond(reported, parts)
     if recover.poisoned and wanted.any():
         wanted &= np.fromiter((t not in recover.poisoned for t in times_of(parts)), np.bool_, len(wanted))
@@ -130,7 +130,7 @@ def _encode(table: pa.Table, partition: str) -> bytes:
 
 
 def gather(slices: Iterable[bytes], shape: KeyShape) -> tuple[pa.RecordBatch, np.ndarray]:
-    """The updates of one bucket, as the stash has them, and their hashes; in the order of (partition,
+    """The updates of one bucket, in the stash's columns, and their hashes; in the order of (partition,
     offset)."""
     decoded: list[tuple[tuple[str, int], pa.Table]] = []
     for data in slices:

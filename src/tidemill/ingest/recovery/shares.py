@@ -1,6 +1,7 @@
-"""The halves of a unit's CDCv2 targets as tasks run them: errors become facts, buckets are shared out.
+"""The halves of a unit's CDCv2 targets as tasks run them: errors become facts, and buckets are divided among
+tasks.
 
-Called by `keyed` and by the Spark runner, beside the halves of upserts.
+Called by `keyed` and by the Spark runner, next to the halves of upserts.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from tidemill.ingest.task import FP_WRITTEN
 from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure
 from tidemill.types.columns import contiguous
 
-# Updates that one task reads to fill a stash that is missing: as for upserts (`keyed`).
+# Updates that one task reads to fill a missing stash, as for upserts (`keyed`).
 FILL_ROWS = 200_000
 
-# (position of the target, bucket) -> slices, as `keyed` has them.
+# (position of the target, bucket) -> slices, as in `keyed`.
 Slices = Mapping[tuple[int, int], Sequence[bytes]]
-# (position of the target, bucket) -> what is new there, as bytes.
+# (position of the target, bucket) -> the new updates, as bytes.
 Carried = dict[tuple[int, int], bytes]
 
 
 def look_at(unit: Unit, buckets: Sequence[int], slices: Slices, folder: str) -> tuple[UnitFacts, Carried]:
-    """What is new of the buckets' updates, counted."""
+    """The new updates of the buckets, counted."""
     facts = UnitFacts()
     carried: Carried = {}
     try:
@@ -46,7 +47,7 @@ def look_at(unit: Unit, buckets: Sequence[int], slices: Slices, folder: str) -> 
 
 
 def settle_unit(unit: Unit, facts: UnitFacts) -> None:
-    """The verdict over all that the shares found; in the facts."""
+    """Add the verdict over the findings of all shares to the facts."""
     try:
         for index, recover in unit.recovers:
             facts.settled[index] = settle(recover, facts.found.get(index, FoundUpdates()))
@@ -57,7 +58,7 @@ def settle_unit(unit: Unit, facts: UnitFacts) -> None:
 def release_from(
     unit: Unit, buckets: Sequence[int], settled: Mapping[int, Settled], carried: Carried, folder: str
 ) -> UnitFacts:
-    """Write what the verdict releases of the buckets, and what it leaves in their stash."""
+    """Write the updates of the buckets that the verdict releases, and those that stay in their stash."""
     facts = UnitFacts()
     try:
         for index, recover in unit.recovers:
@@ -71,7 +72,7 @@ def release_from(
 
 
 def recover_here(unit: Unit, buckets: Sequence[int], slices: Slices, folder: str, facts: UnitFacts) -> None:
-    """All of it in this process, added to the facts of the reading half."""
+    """Run everything in this process, and add the results to the facts of the reading half."""
     fresh: dict[int, dict[int, Fresh]] = {}
     states: dict[int, dict[int, BucketState]] = {}
     try:
@@ -96,7 +97,7 @@ def _encode(fresh: Fresh) -> bytes:
     sink = pa.BufferOutputStream()
     columns = [*fresh.rows.columns, pa.array(fresh.hashes)]
     batch = pa.RecordBatch.from_arrays(columns, names=[*fresh.rows.schema.names, HASH_COLUMN])
-    # Spark carries it three times: out of the task, past the verdict, and back in.
+    # Spark sends it three times: from the task, past the verdict, and back.
     codec = "lz4" if batch.nbytes >= COMPRESS_BYTES else None
     options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:

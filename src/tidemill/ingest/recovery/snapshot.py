@@ -1,6 +1,6 @@
 """A snapshot supplied by a program, as the first updates of a collection.
 
-Called by `batches` when a stream is read from its middle.
+Called by `batches` when a stream is read from the middle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemill.types.names import physical_names
 
 
 def snapshot_rows(given: pa.Table, desc: RelationDesc, at: int) -> pa.Table:
-    """As updates of the collection, each row once. Raises InvalidValue."""
+    """The snapshot as updates of the collection, each row once. Raises InvalidValue."""
     names = physical_names(desc)
     missing = [name for name in names if name not in given.column_names]
     if missing:

@@ -1,4 +1,4 @@
-"""The durable state of a CDCv2 relation between ticks: its stash and its tally, two shards beside it.
+"""The durable state of a CDCv2 relation between ticks: its stash and its tally, two more shards.
 
 One per relation on the driver, stepped by its source's machine. A commit writes stash, tally and data, in
 this order, and the data shard's upper is the truth. After a crash between two of them, the binding is read
@@ -41,9 +41,9 @@ FP_LINED = failpoints.register(
     "tick.recovery.lined", "rows with times of their own have the tick, its clock not"
 )
 
-# The tally's rows: what each is about. (Marks are the source's: `sources.contract`.)
+# The kinds of rows of the tally. (Marks belong to the source: `sources.contract`.)
 FRONTIERS, STATEMENT, TIME, MARK = "frontiers", "statement", "time", "mark"
-# Records that could not be read, of which the status tells.
+# The number of unreadable records that the status shows.
 MAX_UNREADABLE = 5
 
 
@@ -54,21 +54,20 @@ class StreamState:
         self._data = data
         self.stash = stash
         self.tally = tally
-        # Where the rows are, if they keep the stream's times.
+        # The shard of the rows, if they keep the stream's times.
         self.line = line
-        # Of such a stream, what has no time that it could be an error at: the latest records that could not
-        # be read since the process was started. Nothing wrong follows from them: what they counted or
-        # brought is missed.
+        # For such a stream, the problems without a time at which they could be errors: the latest unreadable
+        # records since the process was started. They cause no wrong result, because their updates and counts
+        # are missed.
         self.unreadable: tuple[str, ...] = ()
-        # All that is known just before the data's upper, and the tally's rows that say so; None when it must
-        # be read anew.
+        # The state just before the data's upper, and the tally's rows with it; None if it must be read again.
         self._tallied: Tallied | None = None
         self._rows: dict[str, str] = {}
-        # What the source knows its upstream again by, of all that was read.
+        # The marks of the source's upstream, for everything that was read.
         self.marks: dict[str, str] = {}
-        # Whether the tally had the tick at hand before it was committed.
+        # Whether the tally had the current tick before it was committed.
         self._ahead = False
-        # Since when (monotonic seconds) the frontier stands at each of its elements.
+        # Since when (monotonic seconds) the frontier has had each of its elements.
         self._since: dict[Time, float] = {}
         self._load()
 
@@ -93,7 +92,7 @@ class StreamState:
             data, tally = upper_of(self._data), upper_of(self.tally)
             kept = read_facts(self.tally, data)
             self._rows = {item: value for item, value in kept.items() if not _is_mark(item)}
-            # Also those of a tick that reached this point and no further: it is read again, from the same
+            # Includes those of a tick that reached this point and no further: it is read again, from the same
             # input.
             kept = read_facts(self.tally, tally) if tally > data else kept
             self.marks = {item[len(MARK) + 1 :]: value for item, value in kept.items() if _is_mark(item)}
@@ -112,11 +111,11 @@ class StreamState:
         job: str,
         marks: Mapping[str, str] | None = None,
     ) -> None:
-        """Make the tick's changes of stash and tally durable, and the marks of its records, before the
-        data's. Raises a commit's outcomes."""
+        """Make the tick's changes of stash and tally durable, with the marks of its records, before the
+        data's. Raises the outcomes of a commit."""
         append_sidecar(self.stash, parts, at)
         failpoints.hit(FP_STASHED)
-        # A shard that is ahead has it from an attempt that reached this point and no further.
+        # A shard that is ahead has them from an attempt that reached this point and no further.
         self._ahead = upper_of(self.tally) > at
         rows = to_rows(settled.tallied) | {f"{MARK} {name}": mark for name, mark in (marks or {}).items()}
         if not self._ahead:
@@ -124,14 +123,14 @@ class StreamState:
         failpoints.hit(FP_TALLIED)
 
     def release(self, parts: Sequence[Part], settled: Settled) -> None:
-        """Make the released rows durable at their own times, before the clock says so. Raises a commit's
-        outcomes."""
+        """Make the released rows durable at their own times, before the clock shard advances. Raises the
+        outcomes of a commit."""
         line = self.line
         if line is None:
             raise Internal("the rows of the stream have our times")
         upper = cast("int", settled.after[0]) if settled.after else None
         lower = line.upper
-        # A shard that is ahead has it from an attempt that reached this point and no further.
+        # A shard that is ahead has them from an attempt that reached this point and no further.
         if lower is not None and (upper is None or lower < upper):
             line.compare_and_append(parts, lower, upper)
         said = [error for error in settled.errors if error.startswith(DECODE_ERROR)]
@@ -140,13 +139,13 @@ class StreamState:
 
     @property
     def complete(self) -> int:
-        """Of rows with times of their own: complete before it."""
+        """For rows with their own times: they are complete before this time."""
         upper = None if self.line is None else self.line.upper
         return MAX_UPPER if upper is None else upper
 
     def committed(self, settled: Settled, marks: Mapping[str, str] | None = None) -> None:
-        """The data has the tick too."""
-        # The durable state counts, also where another attempt wrote it.
+        """Called when the data has the tick, too."""
+        # The durable state is valid, even if another attempt wrote it.
         if self._ahead:
             self._tallied = None
             self._load()
@@ -157,22 +156,22 @@ class StreamState:
         self._since = {at: self._since.get(at, now) for at in settled.after}
 
     def forget(self) -> None:
-        """After a commit that ended at an unknown point."""
+        """Called after a commit with an unknown outcome."""
         self._tallied = None
         for shard in (self.stash, self.tally, self.line):
             if shard is not None:
                 shard.refresh()
 
     def allow_compaction(self) -> None:
-        """Times before the next redo are no longer needed."""
+        """Times that no redo needs may be compacted."""
         needed = upper_of(self._data) - 1
         for shard in (self.stash, self.tally):
             if needed > shard.since:
                 shard.downgrade_since(needed)
 
     def retain(self, milliseconds: int, step: int) -> None:
-        """Release the history of rows with the stream's times: one such time counts as a millisecond. A
-        stream that has ended keeps its history."""
+        """Release the history of rows with the stream's times, one of which counts as a millisecond. A stream
+        that has ended keeps its history."""
         upper = None if self.line is None else self.line.upper
         if self.line is not None and upper is not None and upper - 1 - milliseconds - self.line.since >= step:
             self.line.downgrade_since(upper - 1 - milliseconds)
@@ -190,7 +189,8 @@ class StreamState:
 
     @property
     def frontier(self) -> list[Time] | None:
-        """The stream is complete before it, as of the last commit; [] without end; None before the first."""
+        """The stream is complete before this frontier, as of the last commit; [] at its end; None before the
+        first statement."""
         known = self._load().known
         return None if known is None else list(known["reported"])
 
@@ -200,7 +200,7 @@ def _is_mark(item: str) -> bool:
 
 
 def to_rows(tallied: Tallied) -> dict[str, str]:
-    """One row for each statement and time: so a tick writes what it changes."""
+    """One row for each statement and time, so that a tick writes only its changes."""
     known = tallied.known
     if known is None:
         return {}
@@ -232,7 +232,7 @@ def from_rows(rows: dict[str, str]) -> Tallied:
 
 
 def error_rows(desc: RelationDesc, errors: Sequence[str], at: int) -> pa.Table:
-    """Errors as updates of the relation: every read at this time or later meets them."""
+    """Errors as updates of the relation: every read at this time or later fails with them."""
     given: dict[str, list[object]] = {
         TIME_COLUMN: [at] * len(errors),
         DIFF_COLUMN: [1] * len(errors),

@@ -1,6 +1,6 @@
-"""Plain values that travel between the driver and the tasks of a CDCv2 relation.
+"""Plain values that are sent between the driver and the tasks of a CDCv2 relation.
 
-Made by `stream` and `deduplicate`, part of units and facts.
+Created by `stream` and `deduplicate`; part of units and facts.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from tidemill.types.model import RelationDesc
 
 @dataclass(frozen=True, slots=True)
 class Tallied:
-    """What is known of the times beyond the reported frontier (`cdcv2.tally`)."""
+    """The known facts about times beyond the reported frontier (`cdcv2.tally`)."""
 
-    # `Tally.dump`; None before anything was said.
+    # `Tally.dump`; None before the first statement or update.
     known: dict[str, Any] | None = None
-    # By time, the sum of the hashes of the updates that have come: for streams with digests.
+    # By time, the sum of the hashes of the updates that have arrived; for streams with digests.
     contents: dict[Time, int] = field(default_factory=dict[Time, int])
 
 
 @dataclass(frozen=True, slots=True)
 class Recover:
-    """The target's records are statements of `stream`. Before the unit its stash is the shard `stash` at
-    `upper - 1`, and all else that is known is `tallied`. Updates are wanted if they are beyond `reported` and
-    at none of the times in `poisoned`. What is released has the unit's time, or with `own_times` the
-    stream's."""
+    """The target's records are statements of `stream`. Before the unit, its stash is the shard `stash` at
+    `upper - 1`, and the rest of its state is `tallied`. Updates are wanted if they are beyond `reported` and
+    not at a time in `poisoned`. Released updates get the unit's time, or with `own_times` the stream's."""
 
     stash: str
     desc: RelationDesc
@@ -43,20 +42,20 @@ class Recover:
     own_times: bool = False
 
 
-# A record of the stream: its partition, its offset.
+# The position of a record of the stream: its partition, its offset.
 Place = tuple[str, int]
 
 
 @dataclass(slots=True)
 class FoundUpdates:
-    """What the updates and statements of a unit are, or of one share of it; shares are added up."""
+    """The updates and statements of a unit, or of one share of it. Shares are added up."""
 
-    # Distinct updates that were not stashed before, by time; and the sum of their hashes.
+    # By time: distinct updates that were not stashed before, and the sum of their hashes.
     counts: dict[Time, int] = field(default_factory=dict[Time, int])
     contents: dict[Time, int] = field(default_factory=dict[Time, int])
     # Statements, and records that cannot be read.
     stated: list[tuple[Place, Progress | str]] = field(default_factory=list[tuple[Place, Progress | str]])
-    # Contradictions among updates: the time, what is wrong, one side, the other.
+    # Contradictions among updates: the time, the kind, one side, the other.
     wrong: list[tuple[Time, str, str, str | None]] = field(
         default_factory=list[tuple[Time, str, str, str | None]]
     )
@@ -80,8 +79,8 @@ class FoundUpdates:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What follows from what was found: all that is known now, how far the frontier moved, whether updates
-    that were stashed before are among those it passed, and what the relation shows as errors from now on."""
+    """The verdict: the new state, how far the frontier moved, whether it passed updates that were stashed
+    before, and the errors that the relation shows from now on."""
 
     tallied: Tallied
     before: Frontier
@@ -91,7 +90,7 @@ class Settled:
 
 
 def beyond(frontier: Frontier, components: list[np.ndarray]) -> np.ndarray:
-    """Which times (their components column by column) are beyond the frontier."""
+    """Which times (component by component, as columns) are beyond the frontier."""
     found = np.zeros(len(components[0]), np.bool_)
     for element in frontier:
         parts = (element,) if isinstance(element, int) else element
@@ -103,7 +102,7 @@ def beyond(frontier: Frontier, components: list[np.ndarray]) -> np.ndarray:
 
 
 def times_of(components: list[np.ndarray]) -> list[Time]:
-    """As Python's values."""
+    """The times as Python values."""
     if len(components) == 1:
         return components[0].tolist()
     return list(zip(*(column.tolist() for column in components), strict=True))

@@ -17,12 +17,12 @@ from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.ingest.recovery.values import FoundUpdates, Place, Recover, Settled, Tallied
 from tidemill.sources.contract import StreamSpec
 
-# Updates that wait in one relation's stash. Each takes some hundred bytes in the shard and in the state on
-# the workers' disks: some ten gigabytes in all, half of what the states may take.
+# Updates that wait in one relation's stash. Each takes about a hundred bytes in the shard and in the state on
+# the workers' disks: about ten gigabytes, half of the limit of states.
 MAX_STASHED = 100_000_000
-# Errors of one unit that the relation shows: one is enough to stop its readers.
+# Errors of one unit that the relation shows. One is enough to stop its readers.
 MAX_ERRORS = 100
-# Of many partitions that updates came from, so many are named.
+# The number of partitions that are named, if updates came from many.
 MAX_NAMED = 3
 
 # Texts that clients match.
@@ -31,7 +31,7 @@ DECODE_ERROR = "Decode error: "
 
 
 def opened(tallied: Tallied, stream: StreamSpec) -> Tally:
-    """The tally as it was kept."""
+    """The stored tally, opened."""
     contents = tallied.contents
     tally = Tally(None, content=lambda time: signed(contents.get(time, 0)))
     if tallied.known is not None:
@@ -42,9 +42,9 @@ def opened(tallied: Tallied, stream: StreamSpec) -> Tally:
 
 
 def settle(recover: Recover, found: FoundUpdates, max_stashed: int = MAX_STASHED) -> Settled:
-    """Raises LimitExceeded."""
+    """The verdict of a unit. Raises LimitExceeded."""
     stream = recover.stream
-    # Filled before the tally asks for any of them.
+    # Set before the tally needs any of them.
     contents = dict(recover.tallied.contents)
     tally = opened(Tallied(recover.tallied.known, contents), stream)
     before = tally.reported
@@ -62,7 +62,7 @@ def settle(recover: Recover, found: FoundUpdates, max_stashed: int = MAX_STASHED
         else:
             errors.append(said)
     passed = tally.advance()
-    # One whose times were all reported before says nothing any more.
+    # Statements whose times were all reported before have no effect.
     errors += [_contradiction(c) for c in tally.take_found() if c.time is not None]
     tally.check_limits()
     left = {time: have for time, have, _, _ in tally.unreported()}
@@ -91,14 +91,15 @@ def _observe(tally: Tally, found: FoundUpdates, contents: dict[Time, int], strea
 
 
 def _spans(found: FoundUpdates, stream: StreamSpec) -> str:
-    """Where the unit's updates came from."""
+    """The positions that the unit's updates came from."""
     told_ = [f"{stream.place(p, first)} to {last}" for p, (first, last) in sorted(found.spans.items())]
     more = f" and {len(told_) - MAX_NAMED} more" if len(told_) > MAX_NAMED else ""
     return "; ".join(told_[:MAX_NAMED]) + more or "several messages"
 
 
 def decode_error(error: TidemillError) -> str:
-    """As the relation shows a record that cannot be read: what is wrong, and on a line of its own where."""
+    """A record that cannot be read, as the relation's error: the reason, and on a separate line the
+    position."""
     return f"{DECODE_ERROR}{error.primary}\n{error.detail or ''}".rstrip()
 
 

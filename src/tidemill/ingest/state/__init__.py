@@ -1,10 +1,11 @@
 """The upsert state: the current row of each key of a collection, by key bucket, cached on the worker's disk.
 
-`ingest.task` calls it inside tasks. `prepare` brings the buckets of a collection to its `upper`, from the
+`ingest.task` calls it inside tasks. `prepare` advances the buckets of a collection to its `upper`, from the
 disk or from the collection. `BucketState.apply` turns the records of a time into updates.
-`BucketState.commit` keeps the result for the next tick, wherever it runs. Promises: the result is the same
-whatever the cache holds, lacks or loses meanwhile. A tick costs what changes, not the size of the collection.
-Memory is bounded by a tick's records, and while hydrating by `fill.SPILL_BYTES` and a bucket.
+`BucketState.commit` stores the result for the next tick, which may run in any process. Promises: the result
+does not depend on the contents of the cache, nor on files that are lost. The cost of a tick depends on its
+changes, not on the size of the collection. Memory is bounded by the records of a tick, and while hydrating by
+`fill.SPILL_BYTES` and one bucket.
 
 A state is a list of sorted runs (`run`), newest first, named by a manifest (`manifest`). `merge` keeps the
 list short, `store` owns the folder, `fill` reads the collection.

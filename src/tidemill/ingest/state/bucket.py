@@ -1,8 +1,8 @@
 """The state of one bucket of a collection at one upper, open for one task.
 
-Made by `StateStore.open` and by `fill`. New rows stay in memory until `commit`, which keeps them for the next
-tick. The state is only a cache: if a commit fails or its files are lost, the next tick finds an older state
-or none, and reads the collection.
+Created by `StateStore.open` and by `fill`. New rows stay in memory until `commit`, which stores them for the
+next tick. The state is only a cache: if a commit fails or its files are lost, the next tick finds an older
+state or none, and reads the collection.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tidemill.sources.contract import TRUNCATE_COLUMN
 
 log = logging.getLogger(__name__)
 
-# New rows stay in the manifest up to this size, some 600 rows: rewritten at every tick, in tens of
-# microseconds, where a file of their own costs a hundred or more.
+# New rows stay in the manifest up to this size, about 600 rows. The manifest is rewritten in every tick,
+# which takes some tens of microseconds; a separate file takes a hundred or more.
 HEAD_BYTES = 64 << 10
 
 _NOWHERE = np.zeros(0, dtype=np.int64)
@@ -37,18 +37,18 @@ class Keeper(Protocol):
     """The protocol of a bucket's store."""
 
     def adopt(self, folder: str, shape: KeyShape, runs: list[StateRun]) -> list[StateRun] | None:
-        """The merge of the runs, if somebody has finished it; no run if nothing was left of them."""
+        """The finished merge of the runs, if there is one; with no run if no rows were left."""
         ...
 
     def merge_later(self, folder: str, shape: KeyShape, runs: list[StateRun], *, oldest: bool) -> None: ...
 
     def committed(self, folder: str, manifest: Manifest, runs: list[StateRun]) -> None:
-        """This is the bucket's newest state."""
+        """Note that this is the bucket's newest state."""
         ...
 
 
 class BucketState:
-    """For one task, one thread."""
+    """Used by one task, in one thread."""
 
     def __init__(
         self,
@@ -64,24 +64,24 @@ class BucketState:
         self.upper = upper
         self._keeper = keeper
         self._folder = folder
-        # The last state that was kept; it tells what the next commit may remove. None: there was none.
+        # The last stored state, which determines what the next commit may remove; None if there was none.
         self._kept = kept
         # Its runs, newest first.
         self._runs = runs
-        # Rows that no run has: what was put since the last commit, newest first, then the manifest's head.
+        # Rows that are in no run: those put since the last commit, newest first, then the manifest's head.
         self._fresh: list[StateRun] = [] if kept is None or kept.head is None else [kept.head]
-        # Whether anything was put since the last commit, and whether much at once.
+        # Whether anything was put since the last commit, and whether it was much at once.
         self._dirty = self._much = False
 
     @property
     def bytes(self) -> int:
-        """What it takes on the disk, and what is not there yet in memory."""
+        """Bytes on disk, and of new rows in memory."""
         return sum(run.bytes for run in (*self._fresh, *self._runs))
 
     def apply(self, records: pa.Table, time: int) -> Iterator[pa.RecordBatch]:
-        """The updates that the records of one time give (`envelope.upsert`), remembered. Records that are too
-        many for one table may come in several calls of the same time, in their order: the updates of all
-        together are the time's."""
+        """The updates that result from the records of one time (`envelope.upsert`), which the state
+        remembers. Records that are too many for one table may be passed in several calls with the same time,
+        in order. The updates of all calls together are those of the time."""
         if time < self.upper:
             raise Internal(f"records at {time} for a state at {self.upper}")
         if TRUNCATE_COLUMN in records.schema.names:
@@ -95,7 +95,7 @@ class BucketState:
         yield from changed.updates.to_batches()
 
     def _emptied(self, time: int) -> Iterator[pa.RecordBatch]:
-        """Retractions of all that is here; then nothing is."""
+        """Retractions of all rows. After that, the state is empty."""
         runs = [*self._fresh, *self._runs]
         for batch in merged(runs, self.shape, oldest=True) if runs else ():
             rows = pa.RecordBatch.from_arrays(batch.columns[1:-1], schema=self.shape.schema)
@@ -134,8 +134,8 @@ class BucketState:
         return FoundRows(pa.RecordBatch.from_arrays(columns, schema=self.shape.schema), where)
 
     def select(self, wanted: Callable[[pa.RecordBatch], np.ndarray]) -> tuple[pa.RecordBatch, np.ndarray]:
-        """The rows that `wanted` marks, and their hashes, in whose order they are. It marks no row that was
-        replaced or deleted since it was put: nothing newer is looked at."""
+        """The rows that `wanted` marks, and their hashes, in the order of the hashes. `wanted` must not mark
+        rows that were replaced or deleted since they were put: newer rows are not checked."""
         rows: list[pa.RecordBatch] = []
         hashes: list[np.ndarray] = []
         for run in (*self._fresh, *self._runs):
@@ -153,24 +153,25 @@ class BucketState:
         return pa.concat_batches(rows).take(pa.array(order)), together[order]
 
     def put(self, rows: pa.RecordBatch, hashes: np.ndarray, deleted: np.ndarray) -> None:
-        """The keys' rows from now on; distinct keys, in the order of their hashes."""
+        """Set the rows of the keys. The keys are distinct and in the order of their hashes."""
         if len(hashes):
             self._fresh.insert(0, StateRun.of(rows, hashes, deleted, self.shape.kept_schema))
             self._dirty = True
             self._much |= len(hashes) >= REST_ROWS
 
     def advance(self, upper: int) -> None:
-        """What was put makes this the state at `upper`, which some later commit may keep."""
+        """The rows put so far complete the state at `upper`, which a later commit may store."""
         self.upper = upper
 
     def commit(self, upper: int) -> bool:
-        """Keep the state as the one at `upper`. False when the disk refuses: then nothing is kept."""
+        """Store the state as the one at `upper`. Returns False if the disk refuses; then nothing is
+        stored."""
         if upper < self.upper:
             raise Internal(f"a state went back from {self.upper} to {upper}")
         try:
             self._commit(upper)
         except FileNotFoundError:
-            # Somebody removed the folder.
+            # The folder was removed.
             try:
                 os.makedirs(self._folder, exist_ok=True)
                 self._commit(upper)
@@ -213,8 +214,8 @@ class BucketState:
             self._much = False
 
     def _settled(self, label: str) -> tuple[StateRun | None, list[StateRun]]:
-        """Head and runs of the next state: what is fresh stays in the head while it is small, and else
-        becomes a run, together with those that are small beside it."""
+        """Head and runs of the next state. New rows stay in the head while it is small. Otherwise they become
+        a run, together with the runs that `merge.plan` merges inline."""
         runs, todo = self._merged_meanwhile(sum(run.rows for run in self._fresh))
         if not self._dirty:
             return (self._fresh[0] if self._fresh else None), runs
@@ -230,7 +231,7 @@ class BucketState:
         return None, rest if new is None else [new, *rest]
 
     def _merged_meanwhile(self, fresh: int) -> tuple[list[StateRun], MergePlan]:
-        """The runs, with merges that the background has finished in place of their inputs."""
+        """The runs, in which finished background merges replace their inputs."""
         runs = self._runs
         todo = plan(fresh, [run.rows for run in runs])
         while todo.later is not None:
@@ -243,7 +244,7 @@ class BucketState:
         return runs, todo
 
     def _remove_older(self, before: Manifest, names: set[str]) -> None:
-        """Two states stay: a tick that failed is redone from the one before it."""
+        """Keep two states, because a failed tick is repeated from the previous one."""
         if before.previous is not None:
             remove(os.path.join(self._folder, manifest_name(before.previous)))
         for name in before.dropped:
@@ -254,7 +255,7 @@ class BucketState:
 def write_merged(
     folder: str, label: str, shape: KeyShape, group: list[StateRun], *, oldest: bool
 ) -> StateRun | None:
-    """Write the runs (newest first) as one; None when nothing is left of them. Raises OSError."""
+    """Write the runs (newest first) as one. Returns None if no rows are left. Raises OSError."""
     batches: Iterator[pa.RecordBatch]
     if len(group) == 1 and not (oldest and group[0].tombstones):
         batches = iter(group[0].batches)

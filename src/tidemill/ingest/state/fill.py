@@ -26,12 +26,13 @@ from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
 from tidemill.types.model import RelationDesc
 
-# Rows held in memory while hydrating, before they go to files beside the states: some two million rows.
+# Rows held in memory while hydrating, before they are written to files next to the states: about two million
+# rows.
 SPILL_BYTES = 256 << 20
 
 
 class NotAtHand(TidemillError):
-    """The states are missing, and reading the collection takes longer than the caller has."""
+    """The states are missing, and reading the collection takes longer than the caller can wait."""
 
     sqlstate = "57014"
     transient = True
@@ -44,7 +45,7 @@ class NotAtHand(TidemillError):
 
 
 class KeyNotUnique(TidemillError):
-    """The collection does not have at most one row per key: it was not written by this envelope, or it is
+    """The collection has more than one row for a key: it was not written by this envelope, or it is
     damaged."""
 
     sqlstate = "XX001"
@@ -60,17 +61,16 @@ class KeyNotUnique(TidemillError):
 
 class History(Protocol):
     """The collection, as a task reads it. Tables have at least the state's columns under their names, time
-    and diff; they need not be consolidated, and may hold rows of other buckets than those that are asked
-    for."""
+    and diff. They need not be consolidated, and may contain rows of other buckets than the requested ones."""
 
     @property
     def since(self) -> int:
-        """Updates after this time are told one by one; those before may have been moved to it."""
+        """Updates after this time have their original times; earlier ones may have been moved to it."""
         ...
 
     @property
     def length(self) -> int:
-        """How many updates it has."""
+        """The number of updates."""
         ...
 
     def snapshot(self, as_of: int, buckets: Collection[int]) -> Iterable[pa.Table]:
@@ -84,7 +84,8 @@ class History(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PreparedFill:
-    """States at the upper that was asked for, by bucket; how many were there, were behind, were missing."""
+    """The states at the requested upper, by bucket, and how many buckets were current, behind, and
+    missing."""
 
     states: dict[int, BucketState] = field(default_factory=dict[int, BucketState])
     hits: int = 0
@@ -101,9 +102,9 @@ def prepare(
     history: History,
     most: int | None = None,
 ) -> PreparedFill:
-    """The states of the buckets at `upper`. Reads the collection only where the cache has nothing, or
-    something older. Raises KeyNotUnique, NotAtHand when it would have to read a collection of more than
-    `most` updates as a whole, and what `history` raises."""
+    """The states of the buckets at `upper`. Reads the collection only for buckets that are missing or behind
+    in the cache. Raises KeyNotUnique; NotAtHand if it would have to read a whole collection with more than
+    `most` updates; and the errors of `history`."""
     states: dict[int, BucketState] = {}
     missing: list[int] = []
     stale: dict[int, BucketState] = {}
@@ -136,7 +137,7 @@ def hydrate(
     upper: int,
     updates: Iterable[pa.Table],
 ) -> dict[int, BucketState]:
-    """The states of the buckets at `upper`, made from all updates before it, and kept."""
+    """Build the states of the buckets at `upper` from all updates before it, and store them."""
     states: dict[int, BucketState] = {}
     with _Spill(store.folder, buckets) as spill:
         for table in updates:
@@ -152,8 +153,8 @@ def hydrate(
 
 
 def catch_up(shard: str, states: Mapping[int, BucketState], upper: int, updates: Iterable[pa.Table]) -> None:
-    """Bring the states forward to `upper` by all updates in between; each takes those at or after its own
-    upper. Nothing is written: the next commit keeps it."""
+    """Advance the states to `upper` with all updates in between; each takes those at or after its own upper.
+    Nothing is written: the next commit stores them."""
     pieces: dict[int, list[pa.Table]] = {bucket: [] for bucket in states}
     for table in updates:
         if not table.num_rows or not states:
@@ -184,12 +185,12 @@ def _by_bucket(table: pa.Table, buckets: Collection[int]) -> dict[int, pa.Table]
 
 
 def _one_per_key(shard: str, shape: KeyShape, table: pa.Table) -> tuple[pa.RecordBatch, np.ndarray]:
-    """The rows that the updates add up to, in the order of their hashes."""
+    """The consolidated rows, in the order of their hashes."""
     table = table.combine_chunks()
     hashes = contiguous(table.column(HASH_COLUMN)).to_numpy()
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
-    # Most keys have one update, a +1. Only the others are added up.
+    # Most keys have one update, a +1. Only the others are consolidated.
     again = np.zeros(len(order), dtype=np.bool_)
     equal = ordered[1:] == ordered[:-1]
     again[1:] |= equal
@@ -205,7 +206,7 @@ def _one_per_key(shard: str, shape: KeyShape, table: pa.Table) -> tuple[pa.Recor
 
 
 def _changes(shard: str, shape: KeyShape, table: pa.Table) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
-    """What updates between two states change: per key its row at the end, or that it has none."""
+    """The changes between two states: for each changed key its row at the end, or that it has none."""
     net = _net(table, shape)
     diffs = contiguous(net.column(DIFF_COLUMN)).to_numpy()
     come, gone = net.filter(pa.array(diffs > 0)), net.filter(pa.array(diffs < 0))
@@ -219,13 +220,12 @@ def _changes(shard: str, shape: KeyShape, table: pa.Table) -> tuple[pa.RecordBat
 
 
 def _net(table: pa.Table, shape: KeyShape) -> pa.Table:
-    """The rows that are left when the diffs of equal ones are added up."""
+    """The rows that are left after equal rows are consolidated."""
     return _keyed(consolidate(table.drop([HASH_COLUMN]), RelationDesc(())), shape)
 
 
 def _remembered(net: pa.Table, shape: KeyShape) -> pa.Table:
-    """Without what is left when compaction has let a row go that nobody sees, and a retraction of it came
-    later."""
+    """Without hidden rows that were only retracted: compaction had dropped the invisible row before."""
     if shape.error is None:
         return net
     hidden = pc.fill_null(pc.equal(net.column(ERROR_COLUMN), HIDDEN_ROW), False)
@@ -251,7 +251,7 @@ def _told(rows: pa.Table, shape: KeyShape, at: int) -> dict[str, object]:
 
 
 class _Spill:
-    """Rows by bucket, in memory up to SPILL_BYTES and then in files of their own."""
+    """Rows by bucket, in memory up to SPILL_BYTES and then in separate files."""
 
     def __init__(self, folder: str, buckets: Sequence[int]) -> None:
         self._base = folder
@@ -282,7 +282,7 @@ class _Spill:
         self._bytes = 0
 
     def take(self, bucket: int) -> pa.Table | None:
-        """The bucket's rows, once."""
+        """The bucket's rows; they can be taken once."""
         tables = [pa.ipc.open_file(pa.memory_map(path)).read_all() for path in self._files.pop(bucket)]
         tables += self._held.pop(bucket)
         return pa.concat_tables(tables) if tables else None

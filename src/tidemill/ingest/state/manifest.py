@@ -1,8 +1,8 @@
 """The manifest of a bucket's state at one upper: a small file named by the upper.
 
-It names the runs, and holds the newest rows itself while they are few (the head). So a tick writes one file,
-and new runs are written only every few ticks. It also lists the files that the previous state had and this
-one has not. So the next commit can remove obsolete files without listing the folder.
+It names the runs, and contains the newest rows itself while they are few (the head). A tick therefore writes
+one file, and new runs are written only every few ticks. It also lists the files that the previous state had
+and this one does not have, so the next commit can remove obsolete files without listing the folder.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _NAME = re.compile(r"([0-9]+)\.state")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`head` is newer than all `runs`, which are newest first. `previous` is the upper of the state that this
-    one was made from (None: from the collection), and `dropped` the names of its runs that are not here."""
+    """`head` is newer than all `runs`, which are newest first. `previous` is the upper of the state from
+    which this one was made (None: from the collection). `dropped` are the names of its runs that this state
+    does not use."""
 
     upper: int
     head: StateRun | None
@@ -60,7 +61,7 @@ def write_manifest(folder: str, manifest: Manifest, schema: pa.Schema) -> None:
 
 
 def read_manifest(folder: str, upper: int, schema: pa.Schema | None = None) -> Manifest | None:
-    """None when it is missing or not whole. Without `schema` the head is left out."""
+    """None if it is missing or incomplete. Without `schema` the head is not read."""
     found = get_small(folder, manifest_name(upper))
     if found is None:
         return None
@@ -72,7 +73,7 @@ def read_manifest(folder: str, upper: int, schema: pa.Schema | None = None) -> M
 
 
 def put_small(folder: str, name: str, told: Any, rest: pa.Buffer | None = None) -> None:
-    """A small file: its checksum, JSON, and bytes that lie aligned; there whole or not at all."""
+    """Write a small file: its checksum, JSON, and aligned bytes. It appears completely or not at all."""
     body = json.dumps(told).encode()
     body += b" " * (-(len(body) + _CHECKSUM + 1) % 64) + b"\n"
     if rest is not None:
@@ -92,7 +93,7 @@ def put_small(folder: str, name: str, told: Any, rest: pa.Buffer | None = None) 
 
 
 def get_small(folder: str, name: str) -> tuple[Any, pa.Buffer] | None:
-    """What `put_small` wrote; None when it is missing or not whole."""
+    """The contents written by `put_small`; None if the file is missing or incomplete."""
     try:
         with pa.OSFile(os.path.join(folder, name), "rb") as file:
             data = file.read_buffer()

@@ -1,7 +1,7 @@
 """A run: rows of distinct keys in the order of their key hashes, as one Arrow IPC file, mapped into memory.
 
-Its columns are `mz_key_hash`, those of the state's shape, and `mz_tombstone` (the key has no row, whatever an
-older run holds). Files never change. They are written under a temporary name and then renamed to one that
+Its columns are `mz_key_hash`, those of the state's shape, and `mz_tombstone` (the key has no row, even if an
+older run has one). Files never change. They are written under a temporary name and then renamed to one that
 contains their size and checksum, so that a name never stands for two contents.
 """
 
@@ -29,20 +29,20 @@ FP_RUN_NAMED = failpoints.register("ingest.state.run_named", "a run got its name
 RUN_SUFFIX = ".run"
 TEMPORARY_SUFFIX = ".tmp"
 
-# Rows of one Arrow batch take about so much: far below the 2 GB that a string column of a batch can hold, and
-# what a merge holds in memory a few times over.
+# The approximate size of an Arrow batch: far below the 2 GB limit of a string column in a batch. A merge
+# holds a few times this in memory.
 BATCH_BYTES = 16 << 20
 
-# Smaller files are not worth a call to let go of.
+# Smaller files are not worth a call to release their pages.
 REST_BYTES = 1 << 20
 
-# Who looks for so many keys of a bucket, or brings so many rows, lets go of the pages then. The system maps
-# 64 kB around each place that is looked at, and a key has some four: a tick of ten thousand records had the
-# whole state in its process's memory. Pages that a smaller tick looks at stay: of a tick of a thousand
-# records getting them back took 6 of 21 ms.
+# A lookup of this many keys of a bucket, or a commit of this many rows, releases the pages afterwards. The
+# system maps 64 kB around each accessed position, and a key needs about four: after a tick of ten thousand
+# records the whole state was in the process's memory. Smaller ticks keep their pages: for a tick of a
+# thousand records, mapping them again took 6 of 21 ms.
 REST_ROWS = 256
 
-# Of temporary names: forked processes have the first in common, but not their ids.
+# Counter for temporary names. Forked processes share its value, but not their process ids.
 _PROCESS = uuid.uuid4().hex
 _count = itertools.count()
 
@@ -51,7 +51,7 @@ _NO_HASHES = np.zeros(0, dtype=np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a manifest says of a run."""
+    """The description of a run in a manifest."""
 
     name: str
     rows: int
@@ -60,26 +60,26 @@ class RunFacts:
 
 
 class StateRun:
-    """In memory or mapped; its rows never change. `facts` is None while it has no file of its own. Hashes are
-    looked at where they lie, batch by batch: a copy of them would be a tenth of every state in the memory of
-    every process that has it open."""
+    """A run, in memory or mapped; its rows never change. `facts` is None while it has no file. Hashes are not
+    copied but read in place, batch by batch: a copy would keep a tenth of every state in the memory of every
+    process that has it open."""
 
     __slots__ = ("_hashes", "_lasts", "_mapped", "_starts", "batches", "facts")
 
     def __init__(self, batches: Sequence[pa.RecordBatch], facts: RunFacts | None = None) -> None:
         self.batches = batches
         self.facts = facts
-        # The file's bytes; None while it has none.
+        # The file's bytes; None without a file.
         self._mapped: pa.Buffer | None = None
-        # Where each batch begins, and the end of the last.
+        # The first row of each batch, and the end of the last one.
         self._starts = list(itertools.accumulate((b.num_rows for b in batches), initial=0))
-        # Of each batch, uncopied, and the last of each: which batch a hash is in.
+        # The hashes of each batch, uncopied, and the last hash of each, to find the batch of a hash.
         self._hashes = [b.column(0).to_numpy() for b in batches]
         self._lasts = np.array([h[-1] for h in self._hashes], dtype=np.uint64)
 
     @staticmethod
     def of(rows: pa.RecordBatch, hashes: np.ndarray, deleted: np.ndarray, schema: pa.Schema) -> StateRun:
-        """From rows of a state's shape, in the order of the hashes; `schema` is its `kept_schema`."""
+        """A run from rows of a state's shape, in the order of the hashes; `schema` is its `kept_schema`."""
         columns = [pa.array(hashes), *rows.columns, pa.array(deleted)]
         return StateRun(cut(pa.RecordBatch.from_arrays(columns, schema=schema)))
 
@@ -96,13 +96,13 @@ class StateRun:
         return sum(batch.column(batch.num_columns - 1).true_count for batch in self.batches)
 
     def rest(self) -> None:
-        """It is not needed soon: its pages stay in the system's cache, but are no longer this process's.
-        Whoever looks at them again gets them back from there: this changes nothing but memory and time."""
+        """Release the pages of a run that is not needed soon. They stay in the system's cache, but no longer
+        belong to this process. The next access maps them again; only memory and time change."""
         if self._mapped is not None and self._mapped.size >= REST_BYTES:
             _give_up(self._mapped)
 
     def take(self, positions: np.ndarray) -> pa.RecordBatch:
-        """The rows at ascending positions, of which there is one at least."""
+        """The rows at ascending positions, at least one."""
         pieces = [self.batches[n].take(pa.array(at)) for n, at in self._by_batch(positions)]
         return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
 
@@ -112,7 +112,7 @@ class StateRun:
         return pieces[0] if len(pieces) == 1 else np.concatenate([_NO_HASHES, *pieces])
 
     def _by_batch(self, positions: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Batches that have any of the ascending positions, and which of their rows those are."""
+        """The batches that contain any of the ascending positions, and the rows of each."""
         if len(self.batches) == 1:
             yield 0, positions
             return
@@ -122,13 +122,14 @@ class StateRun:
                 yield n, positions[a:b] - self._starts[n]
 
     def search(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each of the ascending hashes how many of this run are less, and whether it is the next."""
+        """For each of the ascending hashes, the number of smaller hashes in this run, and whether the next
+        one is equal."""
         at = np.full(len(wanted), self.rows)
         there = np.zeros(len(wanted), dtype=np.bool_)
         begin = 0
         for n, end in enumerate(wanted.searchsorted(self._lasts, side="right").tolist()):
             if begin < end:
-                # None of these is greater than the batch's last.
+                # None of these is greater than the batch's last hash.
                 piece, hashes = wanted[begin:end], self._hashes[n]
                 place = hashes.searchsorted(piece)
                 at[begin:end] = place + self._starts[n]
@@ -147,9 +148,9 @@ class StateRun:
     def find(
         self, hashes: np.ndarray, keys: Sequence[pa.Array], among: np.ndarray, shape: KeyShape
     ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
-        """Of the keys at the ascending positions `among` those that are here: their positions, and the run's
-        rows for them, copied. Of many keys one batch after another, which rests when its keys are found: no
-        more than a batch's pages are in memory, however large the run is."""
+        """Find the keys at the ascending positions `among`: yields the positions of those in this run, and
+        copies of the run's rows for them. For many keys, each batch is released after its keys are found, so
+        that no more than one batch's pages are in memory."""
         if len(among) < REST_ROWS:
             yield from self._find(hashes, keys, among, shape)
             return
@@ -163,7 +164,7 @@ class StateRun:
     def _find(
         self, hashes: np.ndarray, keys: Sequence[pa.Array], among: np.ndarray, shape: KeyShape
     ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
-        """More than one answer only where different keys have one hash."""
+        """Yields more than once only if different keys have the same hash."""
         if not self.rows or not len(among):
             return
         wanted = hashes[among]
@@ -179,7 +180,7 @@ class StateRun:
                 return
             if same.any():
                 yield where[same], rows.filter(pa.array(same))
-            # Another key of the same hash: the next row may be the one.
+            # A different key with the same hash: the next row may be the right one.
             hit = hit[~same]
             at[hit] += 1
             hit = hit[at[hit] < self.rows]
@@ -187,7 +188,7 @@ class StateRun:
 
 
 def cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """The batch as batches of about BATCH_BYTES; none of no rows."""
+    """The batch as batches of about BATCH_BYTES; none without rows."""
     if not batch.num_rows:
         return []
     rows = max(1, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1))
@@ -195,7 +196,7 @@ def cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
 
 
 class _Checked:
-    """A file that keeps the checksum of what is written, as pyarrow wants files."""
+    """A file object for pyarrow that computes the checksum of the written bytes."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -222,7 +223,7 @@ class _Checked:
 def write_run(
     folder: str, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> StateRun | None:
-    """Write a run; `label` begins its name. None when there are no rows. Raises OSError; a crash leaves a
+    """Write a run; its name begins with `label`. Returns None without rows. Raises OSError. A crash leaves a
     temporary file."""
     temporary = temporary_path(folder)
     file = _Checked(temporary)
@@ -248,14 +249,14 @@ def write_run(
 
 
 def pack(run: StateRun, schema: pa.Schema) -> pa.Buffer:
-    """The run as the bytes that its file would have."""
+    """The run as the bytes of its file."""
     sink = pa.BufferOutputStream()
     _write(sink, schema, run.batches)
     return sink.getvalue()
 
 
 def unpack(data: pa.Buffer, schema: pa.Schema) -> StateRun | None:
-    """The run of such bytes; its columns lie in them, uncopied. None when they are anything else."""
+    """The run from such bytes, without a copy. None if they are anything else."""
     try:
         reader = pa.ipc.open_file(data)
         if not reader.schema.equals(schema):
@@ -275,9 +276,9 @@ def _write(sink: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> i
 
 
 def open_run(folder: str, facts: RunFacts, schema: pa.Schema, *, checked: bool = False) -> StateRun | None:
-    """The run that the facts tell of; None when the file is missing or anything else. The whole file is
-    looked at, unless its bytes were `checked` on their way into it. A large run then rests: a lookup gets
-    back the few pages that it needs."""
+    """The run that the facts describe; None if the file is missing or anything else. Reads the whole file,
+    unless its bytes were `checked` when they were written. A large run's pages are released afterwards: a
+    lookup maps only the few pages that it needs."""
     try:
         buffer = pa.memory_map(os.path.join(folder, facts.name)).read_buffer()
     except OSError:
@@ -293,7 +294,8 @@ def open_run(folder: str, facts: RunFacts, schema: pa.Schema, *, checked: bool =
 
 
 def _checksum(mapped: pa.Buffer) -> int:
-    """Of a large file no more than BATCH_BYTES is in this process's memory at a time, and nothing at last."""
+    """For a large file, at most BATCH_BYTES are in this process's memory at a time, and nothing at the
+    end."""
     crc = 0
     for at in range(0, mapped.size, BATCH_BYTES):
         piece = mapped[at : at + BATCH_BYTES]
@@ -304,19 +306,19 @@ def _checksum(mapped: pa.Buffer) -> int:
 
 
 def _give_up(mapped: pa.Buffer) -> None:
-    """Of a mapping that is only read. The address is that of a page's beginning."""
+    """Release pages of a read-only mapping. The address must be the start of a page."""
     advise = getattr(ctypes.CDLL(None), "madvise", None)
     if advise is not None:
         advise(ctypes.c_void_p(mapped.address), ctypes.c_size_t(mapped.size), mmap.MADV_DONTNEED)
 
 
 def temporary_path(folder: str) -> str:
-    """A name in the folder that no other process or thread takes."""
+    """A name in the folder that no other process or thread uses."""
     return os.path.join(folder, f"{_PROCESS}-{os.getpid()}-{next(_count)}{TEMPORARY_SUFFIX}")
 
 
 def remove(path: str) -> None:
-    """Somebody else may have been faster, and what cannot be removed is swept later."""
+    """Another process may have removed it already. The sweep removes what cannot be removed now."""
     try:
         os.unlink(path)
     except OSError:

@@ -37,24 +37,25 @@ log = logging.getLogger(__name__)
 
 FP_MERGED = failpoints.register("ingest.state.merged", "the background merged runs, nobody knows yet")
 
-# How files look and rows are spread over buckets: another format does not see this one's states.
+# The version of the file format and of the distribution of rows over buckets. Other versions ignore the
+# files.
 FORMAT = f"1-{BUCKETS}"
 
 # Bytes of all states in the folder. A row of six columns takes about 85 bytes with its hash, and the runs
-# that a merge replaces stay for a tick: enough for some 150 million keys. Beyond it the buckets that were
-# used longest ago go.
+# that a merge replaces stay for a tick: enough for about 150 million keys. Beyond this, the least recently
+# used buckets are removed.
 STATE_BYTES_LIMIT = 20 << 30
 
-# How often a process looks whether the folder is over its limit or has leftovers of crashes: the walk takes
-# some milliseconds, in the background.
+# How often a process checks the folder for its limit and for leftovers of crashes. The walk takes some
+# milliseconds, in the background.
 SWEEP_SECONDS = 60.0
 
-# Buckets whose state stays open in a process: 128 collections. A bucket has a handful of maps of the 65,530
-# that Linux allows, and up to 64 kB in memory.
+# Buckets whose state stays open in a process: 128 collections. A bucket uses a few of the 65,530 mappings
+# that Linux allows, and up to 64 kB of memory.
 OPEN_BUCKETS = 1024
 
-# A claim older than this is of a process that died: a merge of 1.5 million rows took a quarter of a second of
-# a core, so this is enough for one of a hundred times as many on a busy machine.
+# A claim older than this belongs to a process that died. A merge of 1.5 million rows took a quarter of a
+# second of a core, so this is enough for a hundred times as many rows on a busy machine.
 CLAIM_SECONDS = 120.0
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -67,23 +68,23 @@ class StateStore:
         self.root = os.path.abspath(folder)
         self.folder = os.path.join(self.root, _boot())
         self.limit = limit
-        # Per bucket's folder the state that was opened or committed last, least recently used first: what was
-        # verified once stays so, since files never change.
+        # By the folder of a bucket: the state that was opened or committed last, least recently used first. A
+        # verified state stays verified, because files never change.
         self._open: OrderedDict[str, tuple[Manifest, list[StateRun]]] = OrderedDict()
         self._lock = threading.Lock()
-        # Collections whose states were removed (`discard`), and of which none was opened since.
+        # Collections whose states were removed (`discard`), and none opened since.
         self._discarded: set[str] = set()
-        # Merges that this process has in hand.
+        # Merges in progress in this process.
         self._merging: set[str] = set()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
-        # The first sweep comes with the first commit: it also removes folders of earlier boots.
+        # The first sweep runs with the first commit. It also removes folders of earlier boots.
         self._swept = -SWEEP_SECONDS
 
     def open(self, shard: str, bucket: int, shape: KeyShape, upper: int) -> BucketState | None:
-        """The newest state at or before `upper` that is whole; the caller brings it up from its `upper`. None
-        when there is none. `shard` must be unique among all that share the folder: two data directories may
-        have equal ids."""
+        """The newest complete state at or before `upper`, which the caller advances; None if there is none.
+        `shard` must be unique among all users of the folder: two data directories may have equal shard
+        ids."""
         folder = self._place(shard, bucket, shape)
         state = self._at(folder, shape, upper)
         if state is not None:
@@ -118,7 +119,7 @@ class StateStore:
         return BucketState(self, folder, shape, upper, manifest, runs)
 
     def empty(self, shard: str, bucket: int, shape: KeyShape, upper: int) -> BucketState:
-        """A state without rows, to be filled; nothing is written."""
+        """A state without rows, to be filled. Nothing is written."""
         return BucketState(self, self._place(shard, bucket, shape), shape, upper, None, [])
 
     def discard(self, shard: str) -> None:
@@ -153,7 +154,7 @@ class StateStore:
             self._later(self.sweep)
 
     def sweep(self) -> None:
-        """Remove what nobody needs, and what is over the limit."""
+        """Remove obsolete files, and buckets over the limit."""
         for folder in sweep(self.root, self.folder, self.limit):
             with self._lock:
                 self._open.pop(folder, None)
@@ -196,7 +197,7 @@ class StateStore:
             remove(f"{name}.claim")
 
     def settle(self) -> None:
-        """Wait until the background has done all that it was given."""
+        """Wait until the background has finished all queued work."""
         done = threading.Event()
         self._later(done.set)
         done.wait()
@@ -204,7 +205,7 @@ class StateStore:
     def _later(self, work: Callable[[], None]) -> None:
         with self._lock:
             if self._worker is None or not self._worker.is_alive():
-                # A daemon: a worker process must not outlive its task for a cache's sake.
+                # A daemon thread: a worker process must not outlive its task because of a cache.
                 self._worker = threading.Thread(target=self._run, name="tidemill-state", daemon=True)
                 self._worker.start()
         self._work.put(work)
@@ -214,11 +215,11 @@ class StateStore:
             try:
                 work()
             except Exception as error:
-                # The cache works without; a commit that finds too many runs merges them itself.
+                # The cache works without this merge; a commit that finds too many runs merges them itself.
                 log.warning("upsert state: %s", error)
 
     def close(self) -> None:
-        """Let the background end after what it has in hand."""
+        """Stop the background after its current work."""
         self._work.put(None)
 
 
@@ -247,12 +248,12 @@ def _claim(path: str) -> bool:
 
 
 def _boot() -> str:
-    """What changes when the machine starts anew."""
+    """A value that changes when the machine is restarted."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"boot-{file.read().strip()}"
     except OSError:
-        # Not Linux: the boot's time to within the clock's steering.
+        # Not Linux: the time of the boot, rounded because the clock is adjusted.
         return f"boot-{round((time.time() - time.monotonic()) / 600)}"
 
 
@@ -261,12 +262,12 @@ _shared_lock = threading.Lock()
 
 
 def shared(folder: str, limit: int = STATE_BYTES_LIMIT) -> StateStore:
-    """The process's store of a folder. (By process: threads do not survive a fork.)"""
+    """This process's store for a folder. One per process, because threads do not survive a fork."""
     with _shared_lock:
         key = (os.getpid(), os.path.abspath(folder))
         store = _shared.get(key)
         if store is None:
-            # Stores whose folders are gone: their maps would keep the space of removed files.
+            # Stores whose folders are gone; their mappings would keep the disk space of removed files.
             for gone in [k for k in _shared if not os.path.isdir(k[1])]:
                 _shared.pop(gone).close()
             store = _shared[key] = StateStore(folder, limit)

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from tidemill.ingest.state.manifest import get_small, read_manifest, upper_of
 from tidemill.ingest.state.run import RUN_SUFFIX, remove
 
-# Younger files may be of a commit or merge that is under way.
+# Younger files may belong to a commit or merge in progress.
 GRACE_SECONDS = 600.0
 
-# States of a bucket that stay: the newest, the one that a failed tick is redone from, and one more for a
-# commit that is under way. Commits remove older ones themselves; this is for those that nobody came back to.
+# The number of states of a bucket that are kept: the newest, the one from which a failed tick is repeated,
+# and one more for a commit in progress. Commits remove older ones themselves; this is for buckets that are no
+# longer used.
 KEEP_UPPERS = 3
 
 
@@ -26,7 +27,7 @@ KEEP_UPPERS = 3
 class _Bucket:
     folder: str
     bytes: int
-    used: float  # when its newest manifest was written
+    used: float  # the time of its newest manifest
 
 
 def sweep(root: str, current: str, limit: int) -> list[str]:

@@ -7,7 +7,7 @@ always covered, either by its row (recovery applies it again) or by the mark (`E
 the shard). After a crash at any point, a mark is at or below the written version, never above. Writes that
 bypass txns (the catalog, the contents of a new table) are marked by their writer with `Txns.note`.
 
-Owned by `Txns`; thread-safe. Memory: one or two numbers per shard.
+Owned by `Txns`; thread-safe. Memory: one or two small values per shard, including dropped shards.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Moves:
 class Marks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # As the txns shard has them.
+        # The marks in the txns shard.
         self._written: dict[ShardId, TxnMark] = {}
-        # Shard -> the version that its log has durably reached, where that is to be written.
+        # Shard -> the version that its log has durably reached, if it is not written yet.
         self._reached: dict[ShardId, int] = {}
-        # Dropped: nothing is expected of them any more.
+        # Dropped shards: their logs are no longer checked.
         self._forgotten: set[ShardId] = set()
-        # Those of them whose marks are still there: they go with the next entry.
+        # Dropped shards whose marks still exist. The next entry retracts them.
         self._doomed: set[ShardId] = set()
 
     def recover(self, written: Mapping[ShardId, TxnMark]) -> None:
@@ -49,14 +49,14 @@ class Marks:
             self._written = dict(written)
 
     def expected(self, shard_id: ShardId) -> int | None:
-        """The version that the shard's log must have; None where nothing is known."""
+        """The version that the shard's log must have reached; None without a mark."""
         with self._lock:
             mark = None if shard_id in self._forgotten else self._written.get(shard_id)
             return None if mark is None else mark.version
 
     def reach(self, shard_id: ShardId, version: int) -> None:
-        """The shard's log is durable up to `version`, all of it: the caller has put an entry at or behind
-        it, or read it after such a put of this process."""
+        """The shard's log is completely durable up to `version`: the caller has put an entry at or after
+        this version, or has read the log after such a put by this process."""
         with self._lock:
             if shard_id not in self._forgotten and version > self._reached.get(shard_id, -1):
                 self._reached[shard_id] = version
@@ -69,7 +69,7 @@ class Marks:
                 self._doomed.add(shard_id)
 
     def shards(self) -> list[ShardId]:
-        """Those with a mark."""
+        """The shards that have a mark and are not dropped."""
         with self._lock:
             return list(self._written.keys() - self._forgotten)
 
@@ -88,7 +88,7 @@ class Marks:
         return moves
 
     def wrote(self, moves: Moves) -> None:
-        """The entry with these moves is durable."""
+        """Called when the entry with these moves is durable."""
         with self._lock:
             for mark in moves.retracted:
                 del self._written[mark.shard_id]
@@ -98,5 +98,5 @@ class Marks:
                 if self._reached.get(mark.shard_id) == mark.version:
                     del self._reached[mark.shard_id]
                 if mark.shard_id in self._forgotten:
-                    # Dropped while the entry was on its way.
+                    # Dropped while the entry was written.
                     self._doomed.add(mark.shard_id)

@@ -1,8 +1,9 @@
 """Pending parts: applies committed parts to their data shards, and tracks which txns rows can be retracted.
 
-A part is added to its data shard by compare-and-append up to its time + 1, in time order. This is idempotent
-across crashes: a data shard whose upper is past T holds everything of T. For a shard that is written through
-txns, only this module advances the upper past a time that still has unapplied parts.
+The pending parts of a shard are added to it with one compare-and-append, which moves its upper past the
+latest of their times. This is idempotent across crashes: a data shard whose upper is past T holds everything
+of T. For a shard that is written through txns, only this module advances the upper past a time that still has
+unapplied parts.
 """
 
 from __future__ import annotations
@@ -32,25 +33,26 @@ class _ShardQueue:
 
     def __init__(self) -> None:
         self.parts: deque[Unapplied] = deque()
-        # Held while parts are appended: one thread at a time per shard, and no reads before it ends.
+        # Held while parts are appended: one thread at a time per shard. Readers wait for it.
         self.applying = threading.Lock()
 
 
 class PendingParts:
-    """Thread-safe. Memory: one small value per part that is not yet applied or retracted; `Txns` bounds how
-    many."""
+    """Thread-safe. Memory: one small value per part that is not yet applied and retracted. `Txns` limits the
+    unapplied parts of each shard."""
 
     def __init__(self, open_shard: Callable[[str], Shard], marks: Marks) -> None:
         self._open_shard = open_shard
         self._marks = marks
         self._lock = threading.Lock()
         self._queues: dict[str, _ShardQueue] = {}
-        # Applied durably: their rows go with the next entry of the txns shard.
+        # Applied durably: later entries of the txns shard retract their rows.
         self._applied: list[Unapplied] = []
         self._forgotten: set[str] = set()
 
     def add(self, committed: Iterable[Unapplied]) -> None:
-        """Of one transaction, or of a recovery; times never go back per shard."""
+        """Add the parts of one group of transactions, or of a recovery. Per shard, times must not go
+        back."""
         with self._lock:
             for unapplied in committed:
                 if unapplied.shard_id in self._forgotten:
@@ -62,7 +64,7 @@ class PendingParts:
                 parts.append(unapplied)
 
     def shards(self) -> list[str]:
-        """Those with something to apply."""
+        """The shards with unapplied parts."""
         with self._lock:
             return [s for s, q in self._queues.items() if q.parts]
 
@@ -71,25 +73,25 @@ class PendingParts:
             return sum(len(q.parts) for q in self._queues.values())
 
     def oldest(self, shard_id: str) -> int | None:
-        """The time of the first unapplied transaction of a shard."""
+        """The time of the first unapplied part of a shard; None without one."""
         with self._lock:
             queue = self._queues.get(shard_id)
             return queue.parts[0].time if queue is not None and queue.parts else None
 
     def count(self, shard_id: str) -> int:
-        """How many parts of a shard are not applied yet."""
+        """The number of unapplied parts of a shard."""
         with self._lock:
             queue = self._queues.get(shard_id)
             return 0 if queue is None else len(queue.parts)
 
     def forget(self, shard_id: str) -> None:
-        """The shard is dropped: its parts need not be applied any more, only their rows retracted."""
+        """The shard is dropped: its parts are no longer applied, only their rows are retracted."""
         with self._lock:
             self._forgotten.add(shard_id)
             queue = self._queues.pop(shard_id, None)
             if queue is not None:
                 self._applied += queue.parts
-                # The thread that applies them at the moment must not list them a second time.
+                # A thread that is applying them must not list them a second time.
                 queue.parts.clear()
 
     def take_applied(self, limit: int) -> list[Unapplied]:
@@ -107,10 +109,11 @@ class PendingParts:
             return len(self._applied)
 
     def apply(self, shard_id: str, until: int | None = None) -> None:
-        """Everything of the shard at or before `until` (None: all) is in its data shard when this returns."""
+        """Apply the shard's parts at or before `until` (None: all). When this returns, they are in the data
+        shard, even if another thread applied them."""
         oldest = self.oldest(shard_id)
         if oldest is None or (until is not None and oldest > until):
-            # Nothing queued, but another thread may still be appending what it took.
+            # Nothing to apply, but another thread may still be appending.
             with self._lock:
                 queue = self._queues.get(shard_id)
             if queue is not None:
@@ -121,7 +124,7 @@ class PendingParts:
         self.apply_to(shard, until)
 
     def apply_to(self, shard: Shard, until: int | None = None, upper: int | None = None) -> None:
-        """As `apply`, for a shard that is open; `upper` moves its upper at least there, in the same entry."""
+        """Like `apply`, for an open shard. The same entry moves the shard's upper to at least `upper`."""
         with self._lock:
             queue = self._queues.setdefault(shard.id, _ShardQueue())
         with queue.applying:
@@ -136,7 +139,7 @@ class PendingParts:
                     try:
                         shard.compare_and_append([u.part for u in fresh], lower, target)
                     except UpperMismatch:
-                        # An append of ours whose outcome was unknown has turned up: look again.
+                        # An earlier append of ours, with an unknown outcome, has succeeded: check again.
                         continue
                     failpoints.hit(FP_AFTER)
                 # Before the parts count as applied: the entry that retracts them carries the mark.

@@ -1,8 +1,9 @@
 """Rows of the txns shard: one per committed part not yet known to be in its data shard, one mark per shard.
 
-A row (shard, part) with diff +1 at T states that the part belongs to the transaction at T. It is retracted at
-a later time, once the log of the data shard names the part. The rows that remain at the latest time are the
-work of a recovery. A mark (`marks`) uses the same columns; its text distinguishes it from a part.
+A row (shard, part) with diff +1 at T states that the part belongs to the transactions at T. It is retracted
+at a later time, when the log of the data shard names the part, or the shard was dropped. A recovery applies
+the rows that remain at the latest time. A mark (`marks`) uses the same columns; its text distinguishes it
+from a part.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ class Row(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Unapplied:
-    """A part of the transaction at `time`, for one shard. Every update in it is at `time`."""
+    """A part of the transactions at `time`, for one shard. Every update in it is at `time`."""
 
     shard_id: str
     part: Part
-    # The part as its row spells it. A row is retracted by value, and an earlier version may have spelt it
-    # differently.
+    # The text of the part in its row. A row is retracted by value, and an earlier version of Tidemill may
+    # have written the text differently.
     text: str
 
     @staticmethod

@@ -24,10 +24,10 @@ ShardId = str
 
 @dataclass(slots=True)
 class TxnRequest:
-    """One transaction on its way to the commit."""
+    """One transaction that is to be committed."""
 
     writes: Mapping[ShardId, pa.Table]
-    # Shard -> the time at which the transaction read it; it is refused when the shard changed after that.
+    # Shard -> the time at which the transaction read it. If it changed after that, the request is refused.
     reads: Mapping[ShardId, int]
     # Called when no other commit or catalog change can occur between it and the commit; raises to refuse.
     guard: Callable[[], None] | None
@@ -40,13 +40,14 @@ class TxnRequest:
 
 @cached(1024)
 def _expected(desc: RelationDesc) -> pa.Schema:
-    """What updates of the relation look like, without a time. Made once per relation: requests are many and
-    small."""
+    """The schema of the relation's updates, without a time. Computed once per relation, because requests are
+    many and small."""
     return storage_schema(desc).append(pa.field(DIFF_COLUMN, pa.int64()))
 
 
 def check_updates(table: pa.Table, desc: RelationDesc, shard_id: str) -> None:
-    """`table` has the relation's physical columns and `mz_diff`, and nothing else."""
+    """Check that `table` has exactly the relation's physical columns and `mz_diff`, and that no diff is null
+    or zero."""
     expected = _expected(desc)
     if not table.schema.equals(expected):
         _check_columns(table, expected, shard_id)
@@ -109,7 +110,7 @@ def merge(tables: Sequence[pa.Table], desc: RelationDesc, time: int) -> pa.Table
     """The updates of one group for one shard, at `time`; None when they cancel out. Insertions alone need no
     consolidation."""
     table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-    # One chunk per column: fifty one-row chunks would make everything behind this slow.
+    # One chunk per column: fifty one-row chunks would make the next steps slow.
     table = table.combine_chunks()
     if (table.column(DIFF_COLUMN).to_numpy() < 0).any():
         table = consolidate(table, desc)

@@ -65,7 +65,7 @@ MAX_QUEUED = 20_000
 # Committed and not yet applied parts of one shard, some 500 bytes each. One entry applies all pending parts,
 # so only an unwritable shard reaches the limit. Only that shard is refused then.
 MAX_UNAPPLIED = 10_000
-# Rows retracted with one commit: 200 bytes each, so that an entry stays small whatever piled up.
+# Rows retracted with one commit, 200 bytes each: keeps an entry small after a backlog.
 MAX_RETRACT = 1_000
 # The applier waits this long after a commit, so commits in quick succession share one entry per data shard.
 # An earlier read applies the parts itself.
@@ -83,8 +83,7 @@ GATHER_LIMIT_SECONDS = 0.04
 
 
 class Txns:
-    """One per environment and process; thread-safe. Call `start` first; `close` applies all commits and stops
-    the threads."""
+    """One per environment and process; thread-safe. Call `start` first, and `close` at the end."""
 
     def __init__(
         self,
@@ -101,14 +100,14 @@ class Txns:
         self._job = f"txns-e{shard.epoch}"
         self.marks = Marks()
         self.pending = PendingParts(open_shard, self.marks)
-        # Whatever earlier processes wrote is before it: the shard was fenced there.
+        # All writes of earlier processes are before it: the shard was fenced there.
         self._start = upper_of(shard)
-        # Shard -> the time of the last transaction that wrote it. Forgotten shards are taken out.
+        # Shard -> the time of the last transaction that wrote it. Forgotten shards are removed.
         self._last_write: dict[ShardId, int] = {}
         self._registered: dict[ShardId, Shard] = {}
         self._forgotten: dict[ShardId, TidemillError] = {}
-        # Held from the taking of a time to its completion, by the committer and by `paused`: commits happen
-        # in the order of their times, and catalog changes stand between two groups, never inside one.
+        # Held from the allocation of a time to its completion, by the committer and by `paused`. Commits
+        # therefore happen in the order of their times, and catalog changes between groups, never inside one.
         self._serial = threading.Lock()
         self._cond = threading.Condition()
         self._queue: deque[TxnRequest] = deque()
@@ -126,8 +125,8 @@ class Txns:
         self._applier = threading.Thread(target=self._run_applies, name="txns-apply", daemon=True)
 
     def start(self) -> None:
-        """Begin to commit, and to apply the commits of a predecessor. The code that opens shards must be
-        ready."""
+        """Start the threads: commit, and apply the commits of the previous process. `open_shard` must
+        work."""
         self._committer.start()
         self._applier.start()
         if len(self.pending):
@@ -145,7 +144,7 @@ class Txns:
     # -- shards
 
     def register(self, shard: Shard) -> None:
-        """From here on transactions may write to it."""
+        """Allow transactions to write to the shard."""
         with self._cond:
             self._registered[shard.id] = shard
 
@@ -162,8 +161,8 @@ class Txns:
         self.marks.forget(shard_id)
 
     def last_write(self, shard_id: ShardId) -> int:
-        """The time of the last transaction that wrote to the shard, or one before anything of this
-        process."""
+        """The time of the last transaction that wrote to the shard; without one, a time before all commits
+        of this process."""
         with self._cond:
             return self._last_write.get(shard_id, self._start - 1)
 
@@ -212,8 +211,8 @@ class Txns:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """No transaction commits while this is held: for changes of the catalog, and whatever else must not
-        fall into the middle of a group. Keep it short."""
+        """No transaction commits while this is held. For changes of the catalog, and other changes that must
+        not happen inside a group. Keep it short."""
         with self._serial:
             yield
 
@@ -241,13 +240,13 @@ class Txns:
     # -- reading
 
     def apply_until(self, shard_id: ShardId, time: int) -> None:
-        """Everything committed to the shard at or before `time` is in it when this returns. `time` is one
-        that the oracle gave out for reading, or an earlier one."""
+        """Everything committed to the shard at or before `time` is in it when this returns. `time` is a read
+        time of the oracle, or earlier."""
         self.pending.apply(shard_id, time)
 
     def readable_upper(self, shard_id: ShardId) -> int:
-        """The shard is complete before this time, by its log or, when it is idle, by the lease: nothing more
-        will be written below it. Apply before reading."""
+        """The shard is complete before this time: no later commit writes below it. Taken from the log, or
+        from the oracle if the shard is idle. Call `apply_until` before reading."""
         readable = self._oracle.read_ts() + 1
         upper = self._open_shard(shard_id).upper
         return readable if upper is None else max(readable, upper)
@@ -266,7 +265,8 @@ class Txns:
         self._shard.maintain(finished)
 
     def close(self) -> None:
-        """Commit the queue, apply all commits, mark the versions of all logs, stop. Idempotent."""
+        """Commit the queue, try to apply all commits, mark the versions of all logs, stop the threads. The
+        next server applies what could not be applied. Idempotent."""
         with self._cond:
             if self._closing:
                 return
@@ -295,7 +295,7 @@ class Txns:
                 self._expected = len(group) + len(self._queue) if len(group) > 1 else 0
 
     def _next_group(self) -> list[TxnRequest] | None:
-        """As many requests as are waiting and fit; None at the end."""
+        """The waiting requests, as many as fit into a group; None at the end."""
         with self._cond:
             self._cond.wait_for(lambda: self._queue or self._closing)
             self._gather()
@@ -304,7 +304,7 @@ class Txns:
             while self._queue and (not group or size + self._queue[0].bytes <= MAX_GROUP_BYTES):
                 request = self._queue.popleft()
                 size += request.bytes
-                # A caller that gave up before its turn is skipped; from here on it cannot cancel any more.
+                # Skip a cancelled request; after this call it cannot be cancelled any more.
                 if request.future.set_running_or_notify_cancel():
                     group.append(request)
             if not group and self._closing and not self._queue:
@@ -312,7 +312,7 @@ class Txns:
             return group
 
     def _gather(self) -> None:
-        """Wait for those who are expected; the condition is held."""
+        """Wait for the expected callers. The caller holds the condition."""
         deadline = time.monotonic() + GATHER_LIMIT_SECONDS
         while (come := len(self._queue)) < self._expected and not self._closing:
             self._cond.wait(self._pause)
@@ -340,7 +340,7 @@ class Txns:
             _settle(request.future, error)
 
     def _commit_parts(self, group: Sequence[TxnRequest], futures: Sequence[Future[int]]) -> None:
-        """Steps 1 to 5. Raises only when surely nothing of the group happened."""
+        """Steps 1 to 5. Raises only if nothing of the group was committed."""
         ts = self._oracle.write_ts()
         retracting: list[Unapplied] = []
         unapplied: list[Unapplied] = []
@@ -348,7 +348,7 @@ class Txns:
             accepted, tables = self._admit(group, ts)
             unapplied = self._write_parts(tables, ts)
             retracting = self.pending.take_applied(MAX_RETRACT)
-            # After the take: applied parts have updated the marks before.
+            # After `take_applied`: a part's mark is updated before the part counts as applied.
             moves = self.marks.moves()
             if unapplied or retracting or moves:
                 failpoints.hit(FP_PART_WRITTEN)
@@ -375,7 +375,7 @@ class Txns:
     def _admit(
         self, group: Sequence[TxnRequest], ts: int
     ) -> tuple[list[TxnRequest], dict[ShardId, list[pa.Table]]]:
-        """Refuse what must not commit; the rest, and their updates per shard."""
+        """Refuse requests that must not commit. Returns the others, and their updates per shard."""
         accepted: list[TxnRequest] = []
         tables: dict[ShardId, list[pa.Table]] = {}
         # Read once per group: while `_serial` is held the columns of a shard cannot change.
@@ -404,8 +404,8 @@ class Txns:
         return accepted, tables
 
     def _room(self, shard_id: ShardId) -> int:
-        """How many columns the shard's updates have. Raises where it takes none: it may have been dropped or
-        changed since a request was queued."""
+        """The number of columns of the shard's updates. Raises if the shard accepts none: it was dropped
+        since a request was queued, or too many parts are unapplied."""
         width = len(self._writable(shard_id).desc.columns) + 1
         if self.pending.count(shard_id) >= MAX_UNAPPLIED:
             raise Unavailable(
@@ -430,7 +430,7 @@ class Txns:
         futures = {s: self._writers.submit(write, s) for s in merged}
         written: list[Unapplied] = []
         error: BaseException | None = None
-        # Wait for all of them, so that written parts can be discarded when one fails.
+        # Wait for all of them, so that the written parts can be discarded if one fails.
         for shard_id, future in futures.items():
             try:
                 written.append(Unapplied.of(shard_id, future.result()))
@@ -449,7 +449,7 @@ class Txns:
         ts: int,
         futures: Sequence[Future[int]],
     ) -> None:
-        """The commit point. Returns when it is durable, raises when surely nothing happened."""
+        """The commit point. Returns when the entry is durable, and raises only if it is not in the log."""
         rows = record.rows([*unapplied, *moves.added], [*retracting, *moves.retracted], ts)
         part = self._shard.write_part(rows, job=self._job)
         failpoints.hit(FP_BEFORE_PUT)
@@ -461,7 +461,7 @@ class Txns:
         append_settled(self._shard, part, upper_of(self._shard), ts + 1, after_put=FP_PUT, on_unknown=tell)
 
     def _discard(self, written: Sequence[Unapplied]) -> None:
-        """Delete parts that no entry names. Best effort: what stays is the sweeper's."""
+        """Delete parts that no entry names. Best effort: the sweeper deletes the rest."""
         try:
             blobs = self._shard.blobs
             blobs.delete([part_path(u.shard_id, u.part) for u in written])
@@ -499,7 +499,7 @@ class Txns:
 
 
 def _settle(future: Future[int], outcome: int | BaseException) -> None:
-    """Called once: a caller that got an unknown outcome gets no second result."""
+    """Set the outcome. A second one is ignored: a caller that got CommitUnknown gets no other result."""
     try:
         if isinstance(outcome, int):
             future.set_result(outcome)

@@ -103,7 +103,7 @@ class Api:
         except (BadRequest, LimitExceeded) as e:
             return JSONResponse({"error": error_json(e)}, status_code=400)
         if live.over:
-            # What tells a browser not to come back.
+            # Status 204 prevents the browser from reconnecting.
             return Response(status_code=204)
         return LiveQuery(self._streams, live, next(self._process_ids), caller(request))
 
@@ -234,7 +234,7 @@ async def _tidemill_error(_request: Request, error: Exception) -> Response:
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:
-    # Nobody reads this; it only ends the request without a trace in the log.
+    # The client is gone. This only ends the request without a trace in the log.
     return Response(status_code=499)
 
 

@@ -49,7 +49,7 @@ from tidemill.server.pgwire.rows import pieces
 
 _log = logging.getLogger("tidemill.server.http")
 
-# Close codes of RFC 6455's registry: come back later; the server goes down.
+# Close codes of RFC 6455's registry: try again later; the server restarts.
 _TRY_LATER, _RESTART = 1013, 1012
 
 
@@ -63,7 +63,7 @@ class WebSocketConversation:
         # None before the login.
         self._session: Session | None = None
         self._hearing = Hearing(socket, streams.pool, self.cancel)
-        # Set when the session may have something to tell.
+        # Set when the session may have new messages.
         self._news = asyncio.Event()
 
     def cancel(self) -> None:

@@ -19,7 +19,7 @@ from tidemill.server.http.limits import MAX_WAITING_BYTES, MAX_WAITING_MESSAGES
 from tidemill.server.http.messages import Cancel, CancelOther, LoginMessage, Queries, parse_first, parse_later
 from tidemill.server.http.request import BadRequest
 
-# What made no sense is kept as its error, to be told in its turn.
+# An invalid message is kept as its error, which is sent in its turn.
 Said: TypeAlias = LoginMessage | CancelOther | Queries | TidemillError
 
 # The close code for a client that broke a rule (RFC 6455).
@@ -44,7 +44,7 @@ class Hearing:
         self._news = asyncio.Event()
         # The connection is lost: nothing can be said any more.
         self.gone = False
-        # Why it ends although the client is there: the error, and the close code.
+        # Why it ends although the client is connected: the error, and the close code.
         self.end: tuple[TidemillError, int] | None = None
 
     async def hear(self) -> None:

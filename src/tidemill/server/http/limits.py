@@ -59,15 +59,15 @@ PONG_SECONDS = 60.0
 # connection is broken off. (A slow one that does take some falls behind by its buffer instead.)
 STALLED_SECONDS = 60.0
 
-# Bytes that may wait in a WebSocket's transport although nobody asked whether it takes more: the pongs of a
-# client that pings and does not read.
+# Bytes in a WebSocket's transport that were written without flow control: the pongs for a client that pings
+# and does not read.
 MAX_PONG_BYTES = 1 * MB
 
 # A stream of events in which nothing happens says so this often: proxies and browsers give up silent ones
 # after 30 to 60 seconds.
 HEARTBEAT_SECONDS = 15.0
 
-# Milliseconds after which a browser that lost a stream of events comes back.
+# Milliseconds after which a browser reconnects to a lost stream of events.
 RETRY_MS = 2_000
 
 # Columns in a key, and parameters in a request for events: as many as a person would write.

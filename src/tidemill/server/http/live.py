@@ -1,9 +1,10 @@
 """One `GET /api/subscribe`: a subscription as a stream of server-sent events (`events`).
 
-An error in the request sets the HTTP status. A later error is sent as an `error` event and ends the
-stream. Promises: one event for each complete time, at the client's pace. A client that reconnects with
-Last-Event-ID has no gap and no repeat; if the history is gone, it starts again with a snapshot event. When
-the client disconnects, all resources are released.
+Created by `app` for each request. An error before the first event sets the HTTP status. A later error is sent
+as an `error` event and ends the stream. Promises: one event for each complete time (several for a large one),
+at the client's pace. A client that reconnects with Last-Event-ID has no gap and no repeat. If the history is
+gone, the stream starts again with a snapshot event, or fails with status 410 if the request excludes the
+snapshot. When the client disconnects, all resources are released.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tidemill.server.pgwire.rows import pieces
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-store, no-transform",
-    # A proxy that gathers answers would keep events back.
+    # A proxy that buffers responses would delay events.
     "X-Accel-Buffering": "no",
 }
 
@@ -41,19 +42,19 @@ class LiveQuery(Response):
 
     def __init__(self, streams: Streams, request: LiveRequest, process_id: int, caller: Caller) -> None:
         super().__init__(headers=HEADERS)
-        # The end of the answer is not known.
+        # The length of the response is unknown.
         del self.headers["content-length"]
         self._streams = streams
         self._request = request
         self._process_id = process_id
         self._caller = caller
         self._session: Session | None = None
-        # Whether the client is there, and whether the server is.
+        # Whether the client has disconnected, and whether the session or the server is ending.
         self._gone = False
         self._stopping = False
-        # Whether the status was sent: from then on an error is an event.
+        # Whether the status was sent. After that, an error is an event.
         self._begun = False
-        # Where to, and when something was last said.
+        # ASGI's send, and when data was last sent.
         self._sender: Send | None = None
         self._spoke = 0.0
 
@@ -75,7 +76,7 @@ class LiveQuery(Response):
                 await _refusal(self._reason(e))(scope, receive, send)
 
     def _reason(self, error: Exception) -> Exception:
-        """The error to send: adds the reason to a cancel that the client did not request."""
+        """The error to send: the server's stop replaces a cancel that it caused."""
         return stopping() if self._stopping and isinstance(error, QueryCanceled) else error
 
     async def _until_gone(self, receive: Receive) -> None:
@@ -85,8 +86,7 @@ class LiveQuery(Response):
             await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 self._gone = True
-                # The subscription ends by its own cancellation; a task killed in between could not give back
-                # what it holds.
+                # Cancel the statement, not the task: a cancelled task could not release its resources.
                 self.cancel()
                 await asyncio.wait({work}, timeout=SHUTDOWN_SECONDS)
             else:
@@ -114,7 +114,7 @@ class LiveQuery(Response):
             await session.close()
 
     async def _start(self, session: Session) -> tuple[Rows, SubscribeRequest]:
-        """The rows of the subscription, and the request that was used in the end."""
+        """The rows of the subscription, and the request that succeeded."""
         fresh = self._request.fresh
         try:
             return await self._execute(session, self._request.subscribe), self._request.subscribe
@@ -149,7 +149,7 @@ class LiveQuery(Response):
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _next(self, session: Session, rows: Rows, events: Events) -> pa.RecordBatch | None:
-        """The next rows; None at the end. Sends heartbeats meanwhile."""
+        """The next rows; None at the end. Sends notices and heartbeats meanwhile."""
         reading = asyncio.ensure_future(anext(rows.batches, None))
         try:
             while True:
@@ -184,7 +184,7 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-# Too many streams; the server stops.
+# SQLSTATEs of status 503: too many streams; the server stops.
 _LATER = ("53300", "57P01")
 
 

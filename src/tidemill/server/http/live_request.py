@@ -22,19 +22,19 @@ _MAX_TIME_DIGITS = 19
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
     """`subscribe` always requests progress, from which events are made; `progress`: send it to the client.
-    `fresh`: the request for a new snapshot, for a client that reconnects and whose history is gone; None
-    if there is no such request."""
+    `fresh`: for a client that reconnects, the request to use if the history is gone, which returns a new
+    snapshot; None if the client wants no snapshot."""
 
     subscribe: SubscribeRequest
     progress: bool
     database: str | None
     fresh: SubscribeRequest | None = None
-    # All that was asked for was told already.
+    # The client has already received everything up to UP TO.
     over: bool = False
 
 
 def parse_live(items: Sequence[tuple[str, str]], last_event_id: str | None) -> LiveRequest:
-    """`items` are the decoded parameters in their order."""
+    """`items` are the decoded parameters in their order. Raises BadRequest, LimitExceeded."""
     if len(items) > MAX_PARAMETERS:
         raise LimitExceeded(f"more than {MAX_PARAMETERS} parameters")
     said: dict[str, str] = {}

@@ -1,9 +1,10 @@
 """uvicorn's protocols with additional timeouts and limits, for clients that are silent, stall, or use
 uncounted memory.
 
-uvicorn makes one for each connection. Promises: the head of a request arrives in time. A client that reads
-no byte of pending output for `STALLED_SECONDS` is disconnected, so that no task waits for it without end.
-The WebSocket messages of a client use bounded memory.
+uvicorn creates one for each connection. Promises: a connection without the head of a request for
+`HEAD_SECONDS` is closed. A client that reads no byte of pending output for `STALLED_SECONDS` is disconnected,
+so that no task waits for it forever. The fragments of a WebSocket message and pending pongs use bounded
+memory.
 """
 
 from __future__ import annotations
@@ -26,21 +27,22 @@ from tidemill.server.http.limits import (
     STALLED_SECONDS,
 )
 
-# What one client does wrong is told to it and to nobody else: anybody could fill the disk with it. What goes
-# wrong in an endpoint is logged there.
+# Errors of a client are reported only to this client and not logged, because any client could fill the disk
+# with log lines. The endpoints log their own errors.
 _silent = logging.getLogger("tidemill.server.http.silent")
 _silent.disabled = True
 
 
 class StallGuard:
-    """Watches a transport that cannot write, and aborts the connection after a timeout."""
+    """Watches a transport whose write buffer is full, and aborts the connection if the client reads nothing
+    until the timeout."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._timer: asyncio.TimerHandle | None = None
-        # Bytes that waited when it was last looked at.
+        # Bytes in the write buffer at the last check.
         self._waiting = 0
-        # For the part that the system's own buffers hide: bytes that it has taken and the client has not.
+        # For the bytes in the system's buffers, which the transport does not see.
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             with contextlib.suppress(OSError):
@@ -100,7 +102,7 @@ class HttpProtocol(H11Protocol):
         super().resume_writing()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        # Of what follows this protocol hears nothing more.
+        # After the upgrade, this protocol receives no more events.
         self._upgraded = True
         self._stall.over()
         super().handle_websocket_upgrade(event)
@@ -128,8 +130,8 @@ class HttpProtocol(H11Protocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket. In addition to ASGI's messages it takes `{"type": "websocket.send", "frames": bytes}`:
-    complete frames, such as those that `frames` makes of many rows at once."""
+    """A WebSocket. In addition to ASGI's messages it accepts `{"type": "websocket.send", "frames": bytes}`:
+    complete frames, such as those that `frames` builds from many rows at once."""
 
     _stall: StallGuard
 
@@ -169,7 +171,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
-        # What waits for a client that does not answer would keep the connection open.
+        # Otherwise pending output for a client that does not answer would keep the connection open.
         self.transport.abort()
 
     async def send(self, message: Any) -> None:

@@ -82,9 +82,9 @@ class RequestRun:
         self._caller = caller
         # What this request has taken from `held`; given back by `release`.
         self._own = 0
-        # None before the session is there and after it is closed.
+        # None before the session exists and after it is closed.
         self._session: Session | None = None
-        # Set when nobody waits for the answer any more: no further statement may start.
+        # Set when no caller waits for the result any more: no further statement may start.
         self._stopped = False
 
     def stop(self) -> None:

@@ -62,7 +62,7 @@ async def serve_http(
     `--http-hosts`, `sql` is the address of the SQL port, `gate` authenticates clients; with `tls` the
     protocol is HTTPS. Raises Unavailable if the address is not available."""
     sock = _listen(address)
-    # Bytes that are no HTTP are answered 400; a log line for each would let anybody fill the disk.
+    # Bytes that are not HTTP get status 400. With a log line for each, any client could fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     api = Api(engine, sql, gate)
     config = uvicorn.Config(
@@ -83,7 +83,7 @@ async def serve_http(
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=int(SHUTDOWN_SECONDS),
     )
-    # Loading makes a context of its own from files; ours is there already.
+    # Loading would create a TLS context from files; ours exists already.
     config.load()
     config.ssl = None if tls is None else tls.http
     server = _Server(config)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from tidemill.engine.api import Bound, Outcome, PreparedStatement, Session
+from tidemill.engine.api import NO_PARAMS, Bound, Outcome, PreparedStatement, Session
 from tidemill.errors import QueryCanceled
 from tidemill.server.metrics import STATEMENTS
 from tidemill.server.pgwire.client_line import ClientLine
@@ -20,9 +20,6 @@ from tidemill.server.pgwire.error_reports import transaction_aborted
 READING_VERBS = frozenset(
     {"SELECT", "VALUES", "TABLE", "WITH", "SUBSCRIBE", "FETCH", "SHOW", "EXPLAIN", "COPY"}
 )
-
-
-NO_PARAMETERS = Bound()
 
 
 class Execution:
@@ -65,11 +62,10 @@ class Execution:
         timing.add(time.perf_counter() - self._began)
 
     async def start(
-        self, prepared: PreparedStatement, params: Bound = NO_PARAMETERS, *, alone: bool, in_block: bool
+        self, prepared: PreparedStatement, params: Bound = NO_PARAMS, *, alone: bool, in_block: bool
     ) -> Outcome:
         # A simple query has no parameters; the engine rejects a statement that needs some.
-        given = params if params.values else ()
-        outcome = await self._session.execute(prepared, given, alone=alone, in_block=in_block)
+        outcome = await self._session.execute(prepared, params, alone=alone, in_block=in_block)
         self._line.timezone = self._session.parameters.get("TimeZone", "UTC")
         return outcome
 

@@ -80,7 +80,7 @@ class Extended:
         for code in (*message.param_formats, *message.result_formats):
             if code not in (TEXT, BINARY):
                 raise InvalidValue(f"unsupported format code: {code}", sqlstate="22023")
-        size = sum([len(data) for data in message.params if data is not None])
+        size = sum([len(data) for data in message.params if data is not None]) if expected else 0
         self._kept.check_new_portal(message.portal, size)
         params = NO_PARAMS
         if expected:
@@ -180,7 +180,7 @@ class Extended:
         if not ended:
             self._line.outbox.put(replies.PORTAL_SUSPENDED)
             return None
-        await portal.end()
+        portal.stream = None  # it has ended, and needs no close
         portal.tag_when_empty = stream.tag(0)
         return stream.tag(count)
 

@@ -9,6 +9,7 @@ statement runs.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from functools import partial
 
 from tidemill.engine.api import (
@@ -30,7 +31,7 @@ from tidemill.server.pgwire.copying import admitted, receive_copy
 from tidemill.server.pgwire.error_reports import client_error
 from tidemill.server.pgwire.execution import Execution
 from tidemill.server.pgwire.extended import Extended
-from tidemill.server.pgwire.idle import allowance
+from tidemill.server.pgwire.idle import IdleTimeout, allowance
 from tidemill.server.pgwire.portals import SessionPortals
 from tidemill.server.pgwire.protocol import Conversation
 from tidemill.server.pgwire.results import RowStream, send_copy
@@ -94,12 +95,12 @@ class Conductor:
         if self._busy and self._execution.reads_only:
             self.cancel()
 
-    async def _rest(self) -> None:
+    def _rest(self) -> Awaitable[None]:
         """Wait for the client, for as long as the idle timeouts allow."""
         allowed = allowance(self._session)
-        if allowed is None:
-            return await self._line.inbox.wait()
-        seconds, error = allowed
+        return self._line.inbox.wait() if allowed is None else self._rest_within(*allowed)
+
+    async def _rest_within(self, seconds: float, error: IdleTimeout) -> None:
         inbox = self._line.inbox
         timer = asyncio.get_running_loop().call_later(seconds, lambda: inbox.interrupt(ConnectionEnds(error)))
         try:
@@ -123,30 +124,25 @@ class Conductor:
         if self._line.outbox.stopped:
             await self._line.outbox.drain()
 
-    async def _dispatch(self, message: m.Message) -> None:
+    def _dispatch(self, message: m.Message) -> Awaitable[None]:
         # The messages of prepared statements first: cases are tried in order.
         match message:
             case m.Bind():
-                await self._extended.bind(message)
+                return self._extended.bind(message)
             case m.Describe():
-                await self._extended.describe(message)
+                return self._extended.describe(message)
             case m.ExecuteMessage():
-                in_block, self._chained = self._chained, True
-                alone = not in_block and self._line.inbox.next_is(m.Sync)
-                self._held = await self._extended.execute(message, alone=alone, in_block=in_block)
-                if self._held in _ENDS_TRANSACTION:
-                    self._chained = False
+                return self._execute(message)
             case m.Sync():
-                await self._sync()
+                return self._sync()
             case m.Parse():
-                await self._extended.parse(message)
+                return self._extended.parse(message)
             case m.QueryMessage():
-                await self._query(message.text)
+                return self._query(message.text)
             case m.Flush():
-                self._deliver_events()
-                self._line.outbox.flush()
+                return self._flush()
             case m.CloseMessage():
-                await self._extended.close(message)
+                return self._extended.close(message)
             case m.MessageRefused():
                 raise message.error
             case m.FunctionCallMessage():
@@ -155,6 +151,17 @@ class Conductor:
                 )
             case _:
                 raise m.MalformedMessage(f"unexpected message {type(message).__name__}")
+
+    async def _execute(self, message: m.ExecuteMessage) -> None:
+        in_block, self._chained = self._chained, True
+        alone = not in_block and self._line.inbox.next_is(m.Sync)
+        self._held = await self._extended.execute(message, alone=alone, in_block=in_block)
+        if self._held in _ENDS_TRANSACTION:
+            self._chained = False
+
+    async def _flush(self) -> None:
+        self._deliver_events()
+        self._line.outbox.flush()
 
     async def _failed(self, message: m.Message, error: Exception) -> None:
         ending = self._line.inbox.ending

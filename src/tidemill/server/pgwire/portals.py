@@ -30,6 +30,11 @@ _SHOWN_VERBS = frozenset({"SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE
 class WirePortal(BoundPortal):
     """A portal created by Bind, and the rows that it sends."""
 
+    # The rows, from the execution of the portal until all are sent.
+    stream: RowStream | None = None
+    # The tag of a repeated Execute if it returned rows (there are no more), otherwise None.
+    tag_when_empty: str | None = None
+
     def __init__(
         self,
         prepared: PreparedStatement,
@@ -42,29 +47,23 @@ class WirePortal(BoundPortal):
         """`columns`: the result columns as of Bind. `size`: the size of the parameters in bytes.
         `result_formats` as in Bind; they are checked against the columns when these are known. `releasing`
         collects the tasks that closing starts."""
-        super().__init__(prepared, columns, params, prepared.text if prepared.verb in _SHOWN_VERBS else None)
+        super().__init__(columns, prepared.text if prepared.verb in _SHOWN_VERBS else None)
+        self.prepared = prepared
+        self.params = params
         self.size = size
         self.result_formats = result_formats
         self._releasing = releasing
-        # The rows, from the execution of the portal until all are sent.
-        self.stream: RowStream | None = None
-        # The tag of a repeated Execute if it returned rows (there are no more), otherwise None.
-        self.tag_when_empty: str | None = None
 
     def unsent(self) -> AsyncIterator[pa.RecordBatch] | None:
         stream, self.stream = self.stream, None
         return None if stream is None else stream.unsent()
 
-    async def end(self) -> None:
-        """All rows are sent."""
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            await stream.close()
-
     def close(self) -> None:
-        super().close()
+        if self.cursor is not None:
+            self.cursor.close()
         if self.stream is not None:
-            task = asyncio.ensure_future(self.end())
+            task = asyncio.ensure_future(self.stream.close())
+            self.stream = None
             self._releasing.add(task)  # the event loop keeps only a weak reference
             task.add_done_callback(self._released)
 
@@ -107,8 +106,6 @@ class SessionPortals:
 
     def check_new_portal(self, name: str, size: int) -> None:
         """Check before reading the parameters. An existing unnamed portal is closed."""
-        if not name:
-            self._portals.drop(name)
         self._portals.check_new(name)
         if self._portals.bytes + size > limits.MAX_KEPT_BYTES:
             raise LimitExceeded(

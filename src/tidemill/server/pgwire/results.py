@@ -113,7 +113,8 @@ class RowStream:
                 return sent, False
             line.check()
             if self._left is None and self._ahead is None and self._batch is None:
-                batch = await self._pull()
+                take = self._rows.take
+                batch = await anext(self._rows.batches, None) if take is None else take()
                 if batch is None:
                     return sent, True
                 if self._rows.shared:
@@ -122,8 +123,10 @@ class RowStream:
                     del batch
                     continue
                 if (room is None or batch.num_rows <= room) and is_light(batch):
-                    sent += await self._send_few(line, encoder, batch)
+                    sent += self._put_few(line, encoder, batch)
                     del batch
+                    if line.outbox.stopped:
+                        await line.outbox.drain()
                     continue
                 if batch.num_rows:
                     self._batch, self._at = batch, 0
@@ -132,14 +135,12 @@ class RowStream:
                     continue
             sent += await self._send_piece(line, encoder, room)
 
-    async def _send_few(self, line: ClientLine, encoder: RowEncoder, batch: pa.RecordBatch) -> int:
+    def _put_few(self, line: ClientLine, encoder: RowEncoder, batch: pa.RecordBatch) -> int:
         few = encoder.few(batch)
         self._count(len(few))
         line.outbox.put(few)
         if self._rows.take is None:
             line.outbox.flush_soon()
-        if line.outbox.stopped:
-            await line.outbox.drain()
         return batch.num_rows
 
     async def _send_shared(
@@ -215,10 +216,6 @@ class RowStream:
         return line.encodings.common(
             ("rows", types, formats, zone), lambda: RowEncoder(columns, formats, zone)
         )
-
-    async def _pull(self) -> pa.RecordBatch | None:
-        take = self._rows.take
-        return await anext(self._rows.batches, None) if take is None else take()
 
     def _count(self, size: int) -> None:
         self._sent_bytes += size

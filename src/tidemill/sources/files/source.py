@@ -109,7 +109,7 @@ class FilesSource(UpstreamSource):
 
     def _look_into(self, touched: Sequence[str], files: Mapping[str, Stamp]) -> None:
         """Check that touched files still hold the data that was read: some now, more with each further check.
-        Raises SourceError."""
+        Raises UpstreamError."""
         room = BINDING_KIB * KIB
         for name in touched:
             known, stamp = self._known[name], files[name]
@@ -202,7 +202,7 @@ def _changed(name: str, detail: str, kind: type[UpstreamError] = UpstreamLost) -
 
 def found_in(folder: Path) -> Iterator[tuple[str, Stamp]]:
     """The files by their paths relative to the folder, with their metadata. A missing folder has no files.
-    Raises SourceError, LimitExceeded."""
+    Raises UpstreamError, LimitExceeded."""
     count = 0
     waiting = [""]
     while waiting:

@@ -107,7 +107,7 @@ class AuctionReader:
         # In the beginning there are fewer auctions than may be open.
         among = np.minimum(cycle + np.uint64(1), np.uint64(OPEN_AUCTIONS))
         auctions = cycle - draws(stream(self.seed, _CHOICE), events) % among
-        # Anybody but the seller: so many places behind them.
+        # Any user except the seller: the number of positions after the seller.
         behind = self._below(_BUYER, events, len(USERS) - 1) + np.uint64(1)
         buyers = below(self._seller(auctions) + behind, len(USERS))
         price = self._below(_PRICE, auctions, 990) + np.uint64(10)

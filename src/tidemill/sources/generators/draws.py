@@ -38,7 +38,7 @@ def below(numbers: np.ndarray, bound: int) -> np.ndarray:
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """Of an array that nobody else holds."""
+    """Modifies the array, which must have no other references."""
     x ^= x >> np.uint64(30)
     x *= _FIRST
     x ^= x >> np.uint64(27)

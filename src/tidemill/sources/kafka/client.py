@@ -3,8 +3,8 @@
 A resolved connection (host names, users, secrets as text) becomes a configuration. Its options are a fixed
 list, because client properties can read files and load code. A failed call often returns only "timed out";
 librdkafka reports the cause (a wrong password, an unknown host) to `error_cb`. `Complaints` keeps those
-reports, and `explain` combines both into one error. Used by `metadata`, `source` and `consume`. Never logs.
-The texts of librdkafka name brokers and mechanisms, no secrets, and are used in errors.
+reports, and `explain` combines both into one error. Used by `metadata`, `consume`, `native` and the Kafka
+sink. Never logs. The texts of librdkafka name brokers and mechanisms, but no secrets, and are used in errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError
 
 from tidemill.sources.contract import UpstreamError
 
-# The options of a connection, and the properties that they set. PEM texts: a client has no files.
+# The options of a connection, and the properties that they set. Certificates are PEM texts, not files.
 _PROPERTIES = {
     "security_protocol": "security.protocol",
     "sasl_mechanism": "sasl.mechanism",
@@ -49,13 +49,13 @@ MAX_COMPLAINTS = 16
 
 
 class Unreachable(UpstreamError):
-    """The brokers are unreachable or refuse access. May resolve without a change of the source."""
+    """The brokers are unreachable or refuse access. A retry may succeed without a change of the source."""
 
     transient = True
 
 
 def configuration(connection: Mapping[str, Any]) -> dict[str, str | int]:
-    """What every client of the connection is made with. Raises SourceError for options that are none."""
+    """The settings of every client of the connection. Raises UpstreamError for unknown options."""
     unknown = connection.keys() - _PROPERTIES.keys() - {_BROKERS}
     if unknown:
         raise UpstreamError(
@@ -112,12 +112,12 @@ _REFUSED = frozenset(
 _FORBIDDEN = frozenset((KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED))
 _NO_HOST = KafkaError._RESOLVE
 _TLS = KafkaError._SSL
-# Says nothing that the others do not say better.
+# Codes that add nothing to the other reports.
 _VAGUE = frozenset((KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._NOENT))
 
 
 def refused(complaints: Sequence[Complaint]) -> bool:
-    """Whether waiting any longer is of no use: who we are is not believed, or not allowed."""
+    """Whether there is no use in waiting: authentication, authorization or TLS failed."""
     return any(c.code in _REFUSED or c.code in _FORBIDDEN or _of_tls(c) for c in complaints)
 
 

@@ -17,7 +17,7 @@ from tidemill.sources.kafka.layout import HEADERS
 from tidemill.types.arrow import arrow_type
 from tidemill.types.columns import validity_buffer
 
-# A binary view holds values of up to so many bytes itself; of longer ones, where they are.
+# A binary view contains values of up to this many bytes. For longer ones it holds their position.
 _INLINE = 12
 # Views count from the start of a window in 31 bits; windows of this size leave room for the longest value.
 _WINDOW_BITS = 30
@@ -32,14 +32,14 @@ class _Interface:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The process's memory from `base` on, as words of eight bytes. Only what is indexed is touched."""
+    """The process's memory from `base` on, as words of eight bytes. Only indexed words are accessed."""
 
     base: int
     _words: np.ndarray
 
     @staticmethod
     def over(pointers: np.ndarray, size: int) -> Memory:
-        """All of some structures of `size` bytes, wherever they are; they are aligned to words."""
+        """The memory that contains structures of `size` bytes, which are aligned to words."""
         base = int(pointers.min())
         count = (int(pointers.max()) + size - base) // 8
         return Memory(base, np.asarray(_Interface(base, count, "<u8")))
@@ -51,7 +51,7 @@ class Memory:
 
     @staticmethod
     def binary(pointers: np.ndarray, lengths: np.ndarray) -> pa.Array:
-        """The bytes at each address as a binary column; null where the address is."""
+        """The bytes at each address as a binary column; null for a null address."""
         present = pointers != 0
         count = len(pointers)
         if not bool(present.any()):
@@ -68,14 +68,15 @@ class Memory:
         _inline(base, relative, lengths, np.flatnonzero(~long & (lengths > 0)), views)
         buffers: list[Any] = [validity_buffer(present), pa.py_buffer(views), *windows]
         column = pa.Array.from_buffers(pa.binary_view(), count, buffers)
-        # The cast copies; nothing looks at the prefixes that a view should hold, which are left out.
+        # The cast copies. It does not read the prefixes that a view should hold, so they are left out.
         return column.cast(pa.binary())
 
 
 def _windows(
     base: int, relative: np.ndarray, lengths: np.ndarray, long: np.ndarray, views: np.ndarray
 ) -> list[pa.Buffer]:
-    """Where the long values are: the number of a window over memory, and the place in it."""
+    """Set the position of the long values: the number of a window over memory, and the offset in it. Returns
+    the windows."""
     numbers = relative[long] >> _WINDOW_BITS
     used = [int(numbers[0])]
     if int(numbers.min()) != int(numbers.max()):
@@ -89,12 +90,12 @@ def _windows(
 def _inline(
     base: int, relative: np.ndarray, lengths: np.ndarray, rows: np.ndarray, views: np.ndarray
 ) -> None:
-    """Put the bytes of the short values into their views."""
+    """Copy the bytes of the short values into their views."""
     if not len(rows):
         return
     sizes = lengths[rows]
     ends = np.cumsum(sizes)
-    # Of each byte: whose it is, and which one of its value.
+    # For each byte: its row, and its index in the value.
     row = np.repeat(rows, sizes)
     place = np.arange(int(ends[-1])) - np.repeat(ends - sizes, sizes)
     source = relative[row] + place

@@ -5,8 +5,9 @@ ranges the client has no assignment. An assigned client polls the broker continu
 that another worker will read; on two cores that cost ten times as much as the range. A new assignment takes
 one to two milliseconds.
 
-A range ends with the first record at or after its upper end, or with the end of the partition. The last
-offsets of a range may have no visible record: transaction markers, aborted records, compacted records.
+A range is complete when its last record, a record at or after its upper end, or the partition's end at or
+after its upper end has arrived. The last offsets of a range may have no visible record: transaction markers,
+aborted records, compacted records.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from tidemill.sources.kafka.client import Complaint, Unreachable, configuration,
 from tidemill.sources.kafka.messages import TopicMessages
 from tidemill.sources.kafka.native import PARTITION_EOF, Consumer, NativeError, Taken
 
-# Limit of a batch with large messages; the last lot may exceed it, by at most what a client prefetches.
+# Limit of a batch with large messages. The last lot may exceed it, at most by the prefetch size.
 MAX_BATCH_BYTES = 8 << 20
 # Prefetch size of a client: two to three fetches are in flight while one is decoded. More is wasted when the
 # range ends, and each client may hold as much.
 _AHEAD_KBYTES = 16 << 10
 _AHEAD_MESSAGES = 10_000
 _FETCH_BYTES = 1 << 20
-# The largest answer of a broker that is taken, hence the largest message.
+# The largest accepted response of a broker, and hence the largest message.
 MAX_MESSAGE_BYTES = 256 << 20
 
-# Clients that are kept, least recently used last: sources mostly share a few connections. Each has some
-# threads and its prefetched data.
+# Idle clients that are kept; the least recently used are closed first. Sources mostly share a few
+# connections. Each client has some threads.
 MAX_KEPT = 8
 
-# Duration of one wait, and the silence after which we report that we still wait, so that the task's deadline
-# counts.
+# Duration of one wait, and the silence after which STILL_WAITING is returned, so that the task's deadline is
+# checked.
 _WAIT_MS = 100
 BEAT_SECONDS = 0.5
 # A range is given up when its records exist but do not arrive for this long; the tick retries.
@@ -55,12 +56,12 @@ _REQUEST_MS = 5000
 _SETTINGS: dict[str, str | int] = {
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
-    # A range that is not there is an error, never another range.
+    # A range that does not exist is an error, never another range.
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
     "enable.partition.eof": "true",
-    # A fetch that finds nothing is answered at once: a client asks only while there is something to read,
-    # and the next range must not wait for an answer to the last one.
+    # A fetch that finds nothing returns at once. A client fetches only while records exist, and the next
+    # range must not wait for the response to the previous fetch.
     "fetch.wait.max.ms": 1,
     "fetch.queue.backoff.ms": 1,
     "fetch.error.backoff.ms": 100,
@@ -87,13 +88,13 @@ _NOT_YET = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
     )
 )
-# The group is a name that librdkafka insists on; we are no member, and whether we might be does not matter.
+# librdkafka requires a group name. We do not join the group, so its authorization does not matter.
 _OF_THE_GROUP = frozenset((KafkaError.GROUP_AUTHORIZATION_FAILED,))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Fields to read beside key, value and offset; each has a cost."""
+    """Optional fields to read in addition to key, value and offset; each has a cost."""
 
     timestamps: bool = False
     headers: bool = False
@@ -101,7 +102,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatchBuffer:
-    """Messages, and how many bytes their keys and values have; None when there are none yet."""
+    """Messages, and the size of their keys and values; `messages` is None if none have arrived yet."""
 
     messages: TopicMessages | None
     bytes: int = 0
@@ -111,7 +112,7 @@ STILL_WAITING = RecordBatchBuffer(None)
 
 
 def settings_of(connection: Mapping[str, Any], group_prefix: str | None) -> dict[str, str | int]:
-    """The settings of a client that reads."""
+    """The settings of a consumer."""
     return {**configuration(connection), **_SETTINGS, "group.id": f"{group_prefix or ''}tidemill"}
 
 
@@ -128,8 +129,8 @@ class Range:
 
 
 def read_range(settings: Mapping[str, str | int], of: Range, wanted: Wanted) -> Iterator[RecordBatchBuffer]:
-    """Exactly the records of the range, in order, in lots that fit into a batch; `STILL_WAITING` when none
-    arrived for a while. Raises SourceError."""
+    """Exactly the records of the range, in order, in lots of the size of a batch. Yields `STILL_WAITING` if
+    none arrived for a while. Raises UpstreamError."""
     if of.lower >= of.upper:
         return
     brokers = str(settings["bootstrap.servers"])
@@ -197,7 +198,7 @@ def _range(consumer: Consumer, of: Range, wanted: Wanted, brokers: str) -> Itera
 
 
 def _take_in(taken: Taken, gathered: _Gathered, of: Range, at: int) -> int:
-    """Add what belongs to the range; how far it has been read by now."""
+    """Add the messages of the range. Returns the offset up to which the range has been read."""
     offsets = taken.offsets
     for row in np.flatnonzero(taken.codes).tolist():
         code = int(taken.codes[row])
@@ -215,7 +216,7 @@ def _take_in(taken: Taken, gathered: _Gathered, of: Range, at: int) -> int:
 
 
 class _Gathered:
-    """Messages of several takes that make one lot."""
+    """Messages of several takes that form one lot."""
 
     def __init__(self, of: Range, wanted: Wanted) -> None:
         self._of = of
@@ -264,14 +265,14 @@ class _Gathered:
 
 # -- clients
 
-# By process (a fork has no threads of its parent's clients) and settings.
+# By process (a fork does not have the threads of its parent's clients) and settings.
 _idle: OrderedDict[tuple[Any, ...], list[Consumer]] = OrderedDict()
 _idle_lock = threading.Lock()
 
 
 @contextmanager
 def _kept(settings: Mapping[str, str | int]) -> Generator[Consumer]:
-    """A client for exclusive use. After an error the client is discarded."""
+    """A client for exclusive use, kept for later ranges. After an error it is discarded."""
     key = (os.getpid(), *sorted(settings.items()))
     with _idle_lock:
         idle = _idle.get(key)
@@ -309,7 +310,7 @@ def _put_back(key: tuple[Any, ...], consumer: Consumer) -> None:
         other.close()
 
 
-# -- what went wrong
+# -- errors
 
 
 def _failure(consumer: Consumer, of: Range, error: NativeError, brokers: str) -> UpstreamError:

@@ -1,6 +1,7 @@
 """Dead letters: the undecodable messages of an output, as rows of a separate relation.
 
-Called by `outputs` and `reader`. An output with ON ERROR DEAD LETTER has a twin in the definition (`twin`).
+Called by `outputs`; the engine adds the twin when a source is created. An output with ON ERROR DEAD LETTER
+has a twin in the definition (`twin`).
 The messages are decoded once for both: the output keeps the rows without an error, and the twin has one row
 for each of the others. Both are bound and committed like any two outputs of a source. A dead letter therefore
 has the time that the row of its message would have had. Reading the same offsets again returns the same dead
@@ -22,11 +23,11 @@ from tidemill.types.columns import valid_mask
 from tidemill.types.kernels import pc
 from tidemill.types.model import BYTEA, INT4, TEXT, TIMESTAMP, UINT8, Column, RelationDesc
 
-# In an output of a definition: ON ERROR DEAD LETTER was said, and: this is the twin.
+# Keys of an output in a definition: it has ON ERROR DEAD LETTER; it is the twin.
 ASIDE, TWIN = "dead_letter", "dead_letters"
 
-# A dead letter keeps so much of a key and of a value. Brokers take 1 MB unless told otherwise, so nearly all
-# are whole; the offset tells where a larger one is. It bounds what a batch of them takes in a task.
+# A dead letter keeps this much of a key and of a value. The default limit of brokers is 1 MB, so nearly all
+# are complete; the offset identifies a larger message. Limits the memory of a batch in a task.
 MAX_KEPT_BYTES = 1 << 20
 
 DESC = RelationDesc(
@@ -42,7 +43,7 @@ DESC = RelationDesc(
 
 
 def twin(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The output `name` that has the dead letters of the output `spec`."""
+    """The output `name` with the dead letters of the output `spec`."""
     return {**spec, "name": name, TWIN: True}
 
 
@@ -57,7 +58,7 @@ def without_errors(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def dead_letters(messages: TopicMessages, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """A row for each of the messages that is an error; `rows` has the row that was made of each."""
+    """One row for each message that is an error. `rows` has the row of each message."""
     errors = _errors(rows)
     wrong = np.zeros(len(messages), np.bool_) if errors is None else valid_mask(errors)
     bad = messages.where(wrong)
@@ -76,7 +77,7 @@ def dead_letters(messages: TopicMessages, rows: pa.RecordBatch) -> pa.RecordBatc
 
 
 def _errors(rows: pa.RecordBatch) -> pa.Array | None:
-    """The column of errors; None where there are none."""
+    """The column of errors; None if the batch has no error."""
     if ERROR_COLUMN not in rows.schema.names:
         return None
     errors = rows.column(ERROR_COLUMN)

@@ -1,7 +1,8 @@
 """Record headers as columns.
 
-Headers are stored as a list of (key, value) per record (`layout.HEADERS`). `header_column` extracts one of
-them. Among equal names the last one counts, as a producer that adds one expects.
+Called by `messages`. Headers are stored as a list of (key, value) per record (`layout.HEADERS`).
+`header_column` extracts one of them. If a name repeats, the last header counts, as a producer that adds one
+expects.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def header_column(headers: pa.Array, name: str, *, raw: bool) -> tuple[pa.Array,
     owner = np.repeat(np.arange(len(headers)), np.diff(offsets))
     named = pc.fill_null(pc.equal(entries.field(0), name), False).to_numpy(zero_copy_only=False)
     chosen = np.full(len(headers), -1, np.int64)
-    # Of several of one record the last assignment stays.
+    # The last assignment wins: the last header of each record.
     chosen[owner[named]] = np.flatnonzero(named)
     values = entries.field(1).take(pa.array(chosen, mask=chosen < 0))
     return (values, None) if raw else _text(values, name)

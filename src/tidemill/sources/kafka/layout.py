@@ -31,23 +31,23 @@ from tidemill.types.model import (
     record,
 )
 
-# How partitions count.
+# Position of a partition.
 OFFSETS = Gauge(Column("offset", UINT8, nullable=False), Column("partition", INT4, nullable=False))
 
-# Of the hidden columns that ORDER BY compares, one for each of its own.
+# Prefix of the hidden columns that ORDER BY compares, one for each of its columns.
 ORDER_PREFIX = "mz_order"
 
 HEADERS = list_(record(Column("key", TEXT), Column("value", BYTEA)))
 INLINE_ERROR = record(Column("description", TEXT))
 
 _METADATA = {"partition": INT4, "offset": UINT8, "timestamp": TIMESTAMP, "headers": HEADERS}
-# Formats of one value without a name; in place of a key it is called `key`.
+# Formats of a single value without a name. As a key its column is named `key`.
 _NAMELESS = {"json", "text", "bytes"}
 
 
 @dataclass(frozen=True, slots=True)
 class IncludedColumn:
-    """One item of INCLUDE. `header` is the name of the header that HEADER takes, as bytes or as text."""
+    """One item of INCLUDE. `header` is the header's name for HEADER, which returns it as bytes or text."""
 
     what: str
     name: str | None = None
@@ -62,18 +62,18 @@ class IncludedColumn:
     def column(self) -> Column:
         if self.what == "header":
             return Column(self.name or str(self.header), BYTEA if self.raw else TEXT)
-        # A topic may be one of those that keep no timestamps.
+        # Some topics keep no timestamps.
         return Column(self.name or self.what, _METADATA[self.what], nullable=self.what == "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the rows of an output are put together.
+    """The positions of columns in the rows of an output.
 
-    `key_at` has a position in the row for each column of the key: of the decoder's, or of the one record that
-    INCLUDE KEY AS made of them (`key_record`); empty where the row has no key. `error_at` is the column of
-    VALUE DECODING ERRORS = INLINE. `value_at` has a position for each column of the value (DEBEZIUM: of
-    `after`); None where the key fills it. Behind them come `metadata`.
+    `key_at` has the position of each column of the decoded key, or of the one record that INCLUDE KEY AS
+    makes of them (`key_record`). It is empty if the row has no key. `error_at` is the position of the column
+    of VALUE DECODING ERRORS = INLINE. `value_at` has the position of each column of the value (DEBEZIUM: of
+    `after`), or None if the key fills it. The columns of `metadata` follow.
     """
 
     output: OutputDefinition
@@ -83,7 +83,7 @@ class Layout:
     error_at: int | None
     value_at: tuple[int | None, ...]
     metadata: tuple[IncludedColumn, ...]
-    # Of ORDER BY: `timestamp`, `offset`; one hidden column each.
+    # The columns of ORDER BY: `timestamp`, `offset`. Each has one hidden column.
     order: tuple[str, ...]
 
 
@@ -91,13 +91,13 @@ class EnvelopeLayout:
     """The meaning of the records of an output. Each kind is one module of `envelopes`; defaults are those of
     UPSERT."""
 
-    # As definitions and the catalog have it; in SQL it is upper case.
+    # The name in definitions and in the catalog; in SQL it is upper case.
     name: ClassVar[str]
-    # A record replaces the row of its key. Else each record is a row.
+    # True: a record replaces the row of its key. False: each record is a row.
     keyed: ClassVar[bool] = True
 
     def check(self, spec: Mapping[str, Any], include: Sequence[IncludedColumn]) -> None:
-        """Raises what does not go together, whatever the columns are."""
+        """Raises an error for invalid combinations that do not depend on the columns."""
         if self.keyed and spec["key"] is None:
             raise SyntaxError_(
                 f"ENVELOPE {self.name.upper()} requires that KEY FORMAT be specified",
@@ -111,19 +111,20 @@ class EnvelopeLayout:
         value_columns: Sequence[Column],
         include: Sequence[IncludedColumn],
     ) -> Layout:
-        """The columns of the key, the error, the value, and the metadata. Raises for invalid combinations."""
+        """The columns of the key, the error, the value and the metadata. Raises an error for invalid
+        combinations."""
         return plain_layout(self, spec, key_columns, value_columns, include)
 
     def value_format(self, form: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The format that values are decoded with."""
+        """The format that decodes the values."""
         return form
 
     def bare_keys(self, keys: pa.Array) -> pa.Array:
-        """Keys as their format has them."""
+        """The keys in the form that the key format decodes."""
         return keys
 
     def values(self, decoder: Decoder, *, json_value: bool) -> ValueReader:
-        """What reads values, in the tasks."""
+        """The reader of values, for the tasks."""
         return PlainValues(decoder)
 
 
@@ -146,7 +147,7 @@ def plain_layout(
     if not keyed:
         # Either may be missing in a record.
         keys = [replace(column, nullable=True) for column in keys]
-    # A value may be missing, or have become an error.
+    # A value may be missing or an error.
     loose = not keyed or inline is not None
     values = [replace(column, nullable=True) if loose else column for column in value_columns]
     errors = [] if inline is None else [Column(inline, INLINE_ERROR)]

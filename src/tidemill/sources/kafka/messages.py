@@ -1,14 +1,14 @@
 """Message decoder: turns Kafka records into the rows of an output, column by column.
 
-Called by `reader` in the tasks. The contents of a record never raise: undecodable records become errors. In
+Called by `outputs` in the tasks. The contents of a record never raise: undecodable records become errors. In
 an upsert relation an error has its own slot, so that a later record can retract it:
 
 | record | slot (`mz_key`) | |
 | --- | --- | --- |
 | no key, a value | `00` | error |
 | a key that cannot be decoded, a value | `01` and the raw key | error |
-| a value that cannot be decoded | none: it is its key's row | error |
-| no value | that of its key, whichever it is | tombstone |
+| a value that cannot be decoded | none: the error replaces the row of its key | error |
+| no value | the slot of its key: `00`, `01` and the raw key, or none | tombstone |
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ VALUE_ERROR = "Envelope error: Upsert: Value error: "
 NULL_KEY_SLOT = b"\x00"
 BAD_KEY_PREFIX = b"\x01"
 
-# Later ones do not fit into 64 bits of microseconds; producers may write any number.
+# Later timestamps do not fit into 64 bits of microseconds. Producers can write any number.
 MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 
 UNAVAILABLE_TYPE = pa.list_(pa.field("element", pa.int32()))
@@ -61,8 +61,8 @@ UNAVAILABLE_TYPE = pa.list_(pa.field("element", pa.int32()))
 @dataclass(frozen=True, slots=True)
 class TopicMessages:
     """Records of one partition, in order. `timestamps` are milliseconds, -1 if missing; `headers` have the
-    storage type of `layout.HEADERS`. Either is None if not requested. With the name of its topic, an error
-    identifies its record."""
+    storage type of `layout.HEADERS`. Either is None if not requested. `topic` is used in errors, which
+    identify their record."""
 
     partition: int
     keys: pa.Array
@@ -96,7 +96,7 @@ def no_messages() -> TopicMessages:
 
 
 class RowMaker(ABC):
-    """Makes rows of one output. `key` is None where the definition has no format for it."""
+    """Builds the rows of one output. `key` is None if the definition has no key format."""
 
     def __init__(self, layout: Layout, key: Decoder | None) -> None:
         self._layout = layout
@@ -105,11 +105,11 @@ class RowMaker(ABC):
 
     @abstractmethod
     def make(self, messages: TopicMessages) -> pa.RecordBatch:
-        """The rows, in the order of their records: one of each of those that `speaking` gives."""
+        """The rows, in the order of their records: one for each message that `speaking` returns."""
         ...
 
     def speaking(self, messages: TopicMessages) -> TopicMessages:
-        """Those that become rows, for outputs with dead letters."""
+        """The messages that become rows, for outputs with dead letters."""
         return messages
 
     def none(self) -> pa.RecordBatch:
@@ -143,7 +143,7 @@ class RecordRows(RowMaker):
     # -- envelopes without keys
 
     def _appended(self, messages: TopicMessages) -> pa.RecordBatch:
-        """Every record is a row, but those that say nothing."""
+        """One row for each record with a key or a value."""
         messages = self.speaking(messages)
         values = self._values.read(messages.values)
         keys = self._bare_keys(messages) if self._layout.key_at else Decoded((), None)
@@ -170,7 +170,7 @@ class RecordRows(RowMaker):
         tombstone = values.missing if truncate is None else values.missing | truncate
         nameless = ~valid_mask(messages.keys)
         if nameless.any():
-            # A change that deletes, of whatever it may be, is no (null, null): an error like any other.
+            # Without a key, a Debezium change that deletes is an error: only (null, null) is a tombstone.
             empty = ~valid_mask(messages.values)
             tombstone &= ~nameless | (empty if truncate is None else empty | truncate)
         keys = self._bare_keys(messages)
@@ -205,8 +205,8 @@ class RecordRows(RowMaker):
     def _slots(
         self, messages: TopicMessages, keys: Decoded, value_errors: pa.Array | None, gone: np.ndarray
     ) -> tuple[pa.Array, pa.Array | None]:
-        """`mz_key`, and the error of each record (None without one). A record without a row is not an error,
-        whatever its key: it retracts a row, or empties the relation."""
+        """`mz_key`, and the error of each record (None without errors). A record that is `gone` (it deletes a
+        row, or empties the relation) is not an error, even if its key is missing or cannot be decoded."""
         count = len(messages)
         nameless = ~valid_mask(messages.keys)
         bad = np.zeros(count, np.bool_) if keys.errors is None else valid_mask(keys.errors)
@@ -238,7 +238,7 @@ class RecordRows(RowMaker):
         return pc.binary_join_element_wise(pa.scalar(VALUE_ERROR), ends, "")
 
     def _lacking(self, values: RecordValues) -> dict[int, np.ndarray]:
-        """The rows without a value, according to `mz_unavailable`."""
+        """For each position in the row, the records whose value is missing, as in `mz_unavailable`."""
         at = self._layout.value_at
         found = {at[column]: mark for column, mark in (values.unavailable or {}).items()}
         lacking = {position: mark for position, mark in found.items() if position is not None}
@@ -273,7 +273,7 @@ class RecordRows(RowMaker):
         return [*(column for column in columns if column is not None), *metadata]
 
     def _metadata(self, messages: TopicMessages) -> tuple[list[pa.Array], pa.Array | None]:
-        """The columns, and the errors of headers that should be text and of timestamps."""
+        """The columns of INCLUDE, and the errors of headers that are not text and of timestamps."""
         columns: list[pa.Array] = []
         errors: pa.Array | None = None
         for item in self._layout.metadata:
@@ -313,7 +313,7 @@ def offset_column(offsets: np.ndarray) -> pa.Array:
 
 
 def timestamp_column(milliseconds: np.ndarray) -> tuple[pa.Array, pa.Array | None]:
-    """The column, and which are out of range."""
+    """The column, and the errors of timestamps out of range (None without errors)."""
     late = milliseconds > MAX_TIMESTAMP_MS
     known = (milliseconds >= 0) & ~late
     column = pa.array(np.where(known, milliseconds, 0) * 1000, mask=~known).cast(pa.timestamp("us"))
@@ -326,7 +326,7 @@ def timestamp_column(milliseconds: np.ndarray) -> tuple[pa.Array, pa.Array | Non
 
 
 def _struct(columns: Sequence[pa.Array], of: Sequence[Column], present: pa.Array | None = None) -> pa.Array:
-    """The columns as one record; null where `present` is."""
+    """The columns as one record; null where `present` is null."""
     fields = list(arrow_type(record(*of)))
     mask = None if present is None or not present.null_count else present.is_null()
     return pa.StructArray.from_arrays(list(columns), fields=fields, mask=mask)
@@ -344,7 +344,7 @@ def nulled(column: pa.Array, where: pa.Array) -> pa.Array:
 
 
 def with_messages(errors: pa.Array | None, messages: pa.Array) -> pa.Array | None:
-    """Errors with the messages that they are about."""
+    """The errors, each with its message."""
     if errors is None:
         return None
     wrong = errors.is_valid()
@@ -354,7 +354,7 @@ def with_messages(errors: pa.Array | None, messages: pa.Array) -> pa.Array | Non
 
 
 def located(errors: pa.Array, messages: TopicMessages) -> pa.Array:
-    """Errors with the records that they are about, on a line of their own (`types.arrow.error_parts`)."""
+    """The errors, each with the position of its record on a separate line (`types.arrow.error_parts`)."""
     if messages.topic is None:
         return errors
     place = f'\nTopic "{legible(messages.topic)}", partition {messages.partition}, offset '
@@ -364,7 +364,7 @@ def located(errors: pa.Array, messages: TopicMessages) -> pa.Array:
 
 
 def first_of(*errors: pa.Array | None) -> pa.Array | None:
-    """Of each row the first error; None when there is none at all."""
+    """The first error of each row; None without any error."""
     found = [e for e in errors if e is not None and e.null_count < len(e)]
     return pc.coalesce(*found) if len(found) > 1 else next(iter(found), None)
 
@@ -373,7 +373,7 @@ _T = TypeVar("_T")
 
 
 def _present(value: _T | None) -> _T:
-    """The additional fields that the reader requested."""
+    """An optional field that the reader must have requested."""
     if value is None:
         raise Internal("a column is made of what was not read")
     return value

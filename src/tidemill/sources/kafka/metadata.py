@@ -1,9 +1,9 @@
 """Topic metadata from the brokers: identity, partitions, start and end offsets.
 
 `Admin` is one client, which `source` keeps across ticks. The functions below it create their own client, for
-the engine, when a source is created. Every call ends by its deadline, with an answer or an error that gives
-the reason. The end of a partition is its last stable offset: records beyond it may belong to open
-transactions, which can still abort.
+the engine when a source is created, and for the command line. Every call ends by its deadline, with an answer
+or an error that gives the reason. The end of a partition is its last stable offset: records beyond it may
+belong to open transactions, which can still abort.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from tidemill.errors import UndefinedObject
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kafka.client import Complaint, Complaints, Unreachable, configuration, explain, refused
 
-# A person waits: brokers that are far away or busy are given some time.
+# Deadline of a call that a user waits for; long enough for distant or busy brokers.
 CREATE_SECONDS = 10.0
-# So many topics are looked through for one with a similar name, and so many are named.
+# Topics that are searched for similar names, and the number of names in the hint.
 MAX_TOPICS = 10_000
 NEAR_TOPICS = 3
 
 _T = TypeVar("_T")
 
-# The library's own instances, which it types as if they might not be there.
+# Instances of the library, which it declares as optional.
 _EARLIEST, _LATEST = cast("OffsetSpec", OffsetSpec.earliest()), cast("OffsetSpec", OffsetSpec.latest())
 
 
@@ -66,11 +66,11 @@ _BY_ITSELF = "Brokers were restarted, or one is missing. It is tried again by it
 
 
 class NoTopic(UpstreamError):
-    """The topic is not there."""
+    """The topic does not exist."""
 
 
 class NoLeader(Unreachable):
-    """No broker speaks for a partition at this moment."""
+    """A partition has no leader at the moment."""
 
     sqlstate = "08001"
 
@@ -93,7 +93,7 @@ class TopicIdentity:
 
 
 class Admin:
-    """One client. Thread-safe; `seconds` is how long a call may take in all."""
+    """One client. Thread-safe. `seconds` is the deadline of a call."""
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self._complaints = Complaints()
@@ -113,11 +113,12 @@ class Admin:
         return self._offsets(topic, partitions, _LATEST, seconds)
 
     def starts(self, topic: str, partitions: Collection[int], seconds: float) -> dict[int, int]:
-        """The first offset that each partition still has."""
+        """The first available offset of each partition. Raises NoTopic, Unreachable."""
         return self._offsets(topic, partitions, _EARLIEST, seconds)
 
     def at_time(self, topic: str, partitions: Collection[int], ms: int, seconds: float) -> dict[int, int]:
-        """The first offset of each partition whose timestamp is `ms` or later; -1 where there is none."""
+        """The first offset of each partition whose timestamp is `ms` or later; -1 if there is none. Raises
+        NoTopic, Unreachable."""
         return self._offsets(topic, partitions, OffsetSpec.for_timestamp(ms), seconds)
 
     def topics(self, seconds: float) -> list[str]:
@@ -134,14 +135,13 @@ class Admin:
     def stand(
         self, topic: str, partitions: Collection[int], seconds: float
     ) -> tuple[TopicIdentity, dict[int, int]]:
-        """Identity of the topic and ends of its partitions (empty if one is missing), in one call, for every
-        tick. The identity is requested last: a topic that is recreated meanwhile is noticed now or at the
-        next call."""
+        """The identity of the topic and the ends of its partitions (empty if a partition is missing). Called
+        in every tick; the requests run in parallel. The identity is requested last: if the topic is recreated
+        meanwhile, this call or the next one detects it."""
         ends = self._ask_offsets(topic, partitions, _LATEST, seconds)
         identity = self.ask_identity(topic, seconds)
         deadline = time.monotonic() + seconds
-        # The identity shows best what is wrong with a topic: requests for offsets of a missing partition
-        # wait.
+        # The identity is evaluated first, because requests for offsets of a missing partition wait.
         who = self._answers(identity, topic, seconds)
         if not set(partitions) <= set(who.partitions):
             return who, {}
@@ -166,7 +166,7 @@ class Admin:
     def _offsets(
         self, topic: str, partitions: Collection[int], spec: OffsetSpec, seconds: float
     ) -> dict[int, int]:
-        """Repeated while leaders change, which takes some milliseconds after the creation of a topic."""
+        """Retries while leaders change, which takes some milliseconds after the creation of a topic."""
         deadline = time.monotonic() + seconds
         while True:
             left = max(deadline - time.monotonic(), _PAUSE_SECONDS)
@@ -196,7 +196,7 @@ class Admin:
         return TopicIdentity(told, tuple(sorted(partition.id for partition in found.partitions)))
 
     def _result(self, future: Future[_T], topic: str, seconds: float) -> _T:
-        # The client's own deadline is earlier; this one is for a client that misses it.
+        # The client's deadline is earlier. This one is for a client that misses it.
         deadline = time.monotonic() + max(seconds, 0) + _LISTEN_SECONDS
         while not future.done():
             wait([future], _LISTEN_SECONDS)
@@ -214,8 +214,8 @@ class Admin:
             raise self._failed(e) from e
 
     def _refused(self) -> bool:
-        """Whether to wait any longer is of no use."""
-        self._client.poll(0)  # lets it tell what it has to tell
+        """Whether there is no use in waiting."""
+        self._client.poll(0)  # delivers pending reports
         return refused(self._complaints.latest())
 
     def _failed(self, error: KafkaException | None) -> UpstreamError:
@@ -229,7 +229,8 @@ class Admin:
 
 
 def describe_topic(connection: Mapping[str, Any], topic: str) -> TopicInfo:
-    """Raises UndefinedObject when there is none, with topics that have a similar name; SourceError."""
+    """The identity and the offsets of a topic. Raises UndefinedObject, with similar names, if the topic does
+    not exist, and UpstreamError."""
     admin = Admin(connection)
     try:
         identity = admin.identity(topic, CREATE_SECONDS)
@@ -241,8 +242,8 @@ def describe_topic(connection: Mapping[str, Any], topic: str) -> TopicInfo:
 
 
 def offsets_for_time(connection: Mapping[str, Any], topic: str, ms: int) -> dict[int, int]:
-    """Per partition the first offset whose timestamp is `ms` or later; where there is none, the end. Raises
-    as `describe_topic`."""
+    """For each partition, the first offset whose timestamp is `ms` or later, or the end if there is none.
+    Raises the errors of `describe_topic`."""
     admin = Admin(connection)
     try:
         partitions = admin.identity(topic, CREATE_SECONDS).partitions

@@ -25,7 +25,7 @@ from tidemill.errors import Internal
 from tidemill.sources.kafka.client import Complaint, Complaints
 from tidemill.sources.kafka.columns import Memory, headers_column
 
-# Of rdkafka.h.
+# Constants of rdkafka.h.
 _CONSUMER = 1
 _CONF_OK = 0
 _DESTROY_NO_CLOSE = 0x8
@@ -33,11 +33,11 @@ PARTITION_EOF = -191
 _NO_TOPIC = 3
 
 # The fields of rd_kafka_message_t, as words of eight bytes: err, rkt, partition, payload, len, key, key_len,
-# offset, _private. The 32-bit ones stand in the low half of theirs.
+# offset, _private. 32-bit fields are in the low half of their word.
 _ERR, _PARTITION, _PAYLOAD, _LENGTH, _KEY, _KEY_LENGTH, _OFFSET = 0, 2, 3, 4, 5, 6, 7
 _MESSAGE_BYTES = 72
 
-# The most messages that one call takes.
+# The largest number of messages that one call returns.
 MAX_TAKEN = 65_536
 _TEXT_BYTES = 512
 
@@ -67,8 +67,8 @@ class _Metadata(ctypes.Structure):
 
 @cache
 def _library() -> tuple[Any, Any]:
-    """The library that confluent-kafka loaded, twice: calls through the first let other threads run; those
-    through the second are too short for that."""
+    """The library that confluent-kafka loaded, twice. Calls through the first release the interpreter lock;
+    calls through the second are too short for that."""
     slow, fast = ctypes.CDLL(cimpl.__file__), ctypes.PyDLL(cimpl.__file__)
     text, size, number = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int
     signatures: dict[str, tuple[Any, list[Any]]] = {
@@ -118,7 +118,7 @@ def error_text(code: int) -> str:
 
 
 class NativeError(Exception):
-    """What librdkafka refused, by its own code."""
+    """An error of librdkafka, with its code."""
 
     def __init__(self, code: int, text: str | None = None) -> None:
         super().__init__(text or error_text(code))
@@ -155,7 +155,7 @@ class Taken:
         return Memory.binary(self._payload[rows], self._length[rows])
 
     def timestamps(self, rows: np.ndarray) -> np.ndarray:
-        """Milliseconds; -1 where there is none."""
+        """Milliseconds; -1 for a message without a timestamp."""
         of = _library()[1].rd_kafka_message_timestamp
         return np.fromiter([of(p, None) for p in self._pointers[rows].tolist()], np.int64, len(rows))
 
@@ -168,7 +168,7 @@ class Taken:
 
     def release(self) -> None:
         destroy = _library()[1].rd_kafka_message_destroy
-        # The one step per message that is left; this is the quickest way around a loop.
+        # The only remaining call per message. This is the fastest form of the loop.
         deque(map(destroy, self._pointers.tolist()), maxlen=0)
         self._pointers = self._pointers[:0]
 
@@ -195,7 +195,7 @@ class Consumer:
         self._slow, _ = _library()
         # Errors reported by librdkafka; it retries on its own.
         self.complaints = Complaints()
-        # Kept: the library holds a bare pointer to it.
+        # A reference is kept, because the library holds only a pointer.
         self._on_error = _ErrorCallback(self._note)
         self._out = np.zeros(MAX_TAKEN, np.uint64)
         # Partitions whose leaders were requested.
@@ -226,8 +226,8 @@ class Consumer:
         return (topic, partition) in self._known
 
     def look_up(self, topic: str, partition: int, milliseconds: int) -> None:
-        """Learn the leader of a partition: left to itself, librdkafka would do that only a second after it is
-        started at one that is new to it. Raises NativeError, also when there is no such topic."""
+        """Request the leader of a partition. Without this, librdkafka requests it only a second after the
+        first `start` at this partition. Raises NativeError, also if the topic does not exist."""
         found = ctypes.POINTER(_Metadata)()
         handle = self._slow.rd_kafka_topic_new(self._handle, topic.encode(), None)
         if not handle:
@@ -246,7 +246,7 @@ class Consumer:
             self._slow.rd_kafka_topic_destroy(handle)
 
     def start(self, topic: str, partition: int, offset: int) -> None:
-        """Go to an offset. Raises NativeError."""
+        """Start reading at an offset. Raises NativeError."""
         name = topic.encode()
         target = self._slow.rd_kafka_topic_partition_list_new(1)
         self._slow.rd_kafka_topic_partition_list_add(target, name, partition)
@@ -270,7 +270,7 @@ class Consumer:
             self.serve()
             return None
         if most > 1:
-            # A call that may wait would wait for all that it may take.
+            # A call with a timeout would wait until it has `room` messages.
             room = min(most, MAX_TAKEN) - 1
             count += max(0, self._slow.rd_kafka_consume_batch_queue(self._queue, 0, out + 8, room))
         return Taken(self._out[:count].copy())
@@ -280,7 +280,7 @@ class Consumer:
         self._slow.rd_kafka_poll(self._handle, 0)
 
     def watermarks(self, topic: str, partition: int, milliseconds: int) -> tuple[int, int]:
-        """Where the partition begins and ends. Raises NativeError."""
+        """The first offset and the end of the partition. Raises NativeError."""
         low, high = ctypes.c_int64(), ctypes.c_int64()
         code = self._slow.rd_kafka_query_watermark_offsets(
             self._handle, topic.encode(), partition, ctypes.byref(low), ctypes.byref(high), milliseconds
@@ -290,7 +290,7 @@ class Consumer:
         return low.value, high.value
 
     def close(self) -> None:
-        """Nothing is called afterwards. All that was taken must have been released."""
+        """Close the client. Nothing is called afterwards. All `Taken` must be released before."""
         if self._handle:
             self.stop()
             self._slow.rd_kafka_queue_destroy(self._queue)

@@ -36,7 +36,7 @@ class OpenOutput(Enum):
 
     ALL = "all"
     GOOD = "good"  # those without an error
-    DEAD_LETTERS = "dead letters"  # one for each error, of columns of their own
+    DEAD_LETTERS = "dead letters"  # one row for each error, with the columns of `dead_letters.DESC`
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,14 @@ class Opened:
 
     @property
     def wanted(self) -> Wanted:
-        """The fields of a record that the output needs beside key and value."""
+        """The fields of a record that the output needs in addition to key and value."""
         asked = {item.what for item in self.layout.metadata}
         timestamps = "timestamp" in asked or "timestamp" in self.layout.order
         return Wanted(timestamps or self.kept is OpenOutput.DEAD_LETTERS, bool(asked & {"headers", "header"}))
 
     def make(self, messages: TopicMessages, made: dict[RowMaker, pa.RecordBatch]) -> pa.RecordBatch:
-        """The rows of the messages. `made` has what other outputs have made of the same messages."""
+        """The rows of the messages. `made` caches the rows that other outputs built from the same
+        messages."""
         rows = made.get(self.rows)
         if rows is None:
             rows = made[self.rows] = self.rows.make(messages)
@@ -78,7 +79,7 @@ def is_stream(spec: Mapping[str, Any]) -> bool:
 
 
 def words(topic: str) -> tuple[str, str]:
-    """How the position of a record is described (`contract.Stream`)."""
+    """The words that describe the position of a record (`contract.StreamSpec`)."""
     return f'topic "{legible(topic)}", partition ', ", offset "
 
 
@@ -98,7 +99,7 @@ def placed(topic: str, output: OutputDefinition) -> OutputDefinition:
 
 
 def open_outputs(topic: str, specs: Sequence[Mapping[str, Any]]) -> tuple[Opened | StreamRows, ...]:
-    """The outputs of a definition, in their order. An output and its dead letters share what decodes."""
+    """The outputs of a definition, in their order. An output and its dead letters share one decoder."""
     shared: dict[str, Opened] = {}
     found: list[Opened | StreamRows] = []
     for number, spec in enumerate(specs):

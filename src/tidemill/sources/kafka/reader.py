@@ -1,4 +1,4 @@
-"""Reader of a Kafka source, the half that is sent to the tasks."""
+"""Reader of a Kafka source: the half of the source that is sent to the tasks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_OPENED = 64
 
 @dataclass(frozen=True, slots=True)
 class KafkaReader:
-    """`settings` are the client's, with its secrets; `outputs` is the definition's list, as JSON text. Of the
-    partitions `begun` it was decided where reading begins; others are read from the first record they
-    have."""
+    """`settings` are those of the client, with secrets. `outputs` is the definition's list, as JSON text. For
+    the partitions in `begun`, the definition has the start offset; others are read from their first available
+    record."""
 
     settings: dict[str, str | int] = field(repr=False)
     topic: str
@@ -32,8 +32,8 @@ class KafkaReader:
     begun: frozenset[int]
 
     def read(self, piece: SourcePiece) -> Iterator[SourceBatch]:
-        """Every output's rows of the same records, lot by lot. The records and their bytes are counted with
-        the first output."""
+        """The rows of every output, lot by lot. The records of a lot and their bytes are counted only once,
+        with the first batch."""
         if not isinstance(piece.partition, int):
             raise Internal(f"a topic has no partition {piece.partition!r}")
         opened = _opened(self.topic, self.outputs)

@@ -2,8 +2,8 @@
 
 Created by `sources.definition` from the catalog's definition, with the resolved connection. The frontier is
 the last stable offset of every partition: records beyond it belong to transactions that can still abort. If a
-topic was replaced, or holds less than was read, the source raises an error that states the expected and the
-actual value. It checks the topic again, and continues if the error was a mistake.
+topic was replaced, or holds less than was read, `frontier` raises an error that states the expected and the
+actual value. Each call checks the topic again, so the source continues if the error was a mistake.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ LEAST_SECONDS = 0.1
 # Limit of the first binding after a start: the record size is unknown until some were read, and this many
 # records of ten kilobytes are a gigabyte.
 FIRST_RECORDS = 100_000
-# The same where a record is a message of a CDCv2 stream: of a megabyte, if it is large.
+# The same for records of a CDCv2 stream, whose messages can have a megabyte.
 FIRST_MESSAGES = 200
 
 _AGAIN = "Drop the source and create it again to read the topic as it is now."
 
 
 class KafkaSource(UpstreamSource):
-    """One topic. Raises KeyError, TypeError or ValueError for a definition that is none."""
+    """One topic. Raises KeyError, TypeError or ValueError for an invalid definition."""
 
     gauge = OFFSETS
 
@@ -64,14 +64,14 @@ class KafkaSource(UpstreamSource):
         self._begun = frozenset(starts)
         self._reader = KafkaReader(settings, self._topic, json.dumps(specs), self._begun)
         self._connection = connection
-        # Made at the first look: a source can be described while its brokers are away.
+        # Created by the first `frontier`: a source can be described while its brokers are unreachable.
         self._admin: Admin | None = None
-        # The partitions that are read, and when (the ticks' clock) others were last looked for.
+        # The partitions that are read, and when (in tick time) new ones were last looked for.
         self._partitions = set(starts)
         self._refreshed: int | None = None
         # Whether anything was bound since the start.
         self._cut = False
-        # Where the partitions stood when they were last looked at; never goes back.
+        # The last known ends of the partitions; never go back.
         self._reached = self.start
 
     def frontier(self, now: int) -> Offsets:
@@ -101,7 +101,8 @@ class KafkaSource(UpstreamSource):
         return self._reached
 
     def _check(self, identity: TopicIdentity) -> None:
-        """Whether it is the topic that was read. With VALIDATE = false it is the one that was found first."""
+        """Check that this is the topic that was read. With VALIDATE = false it is the first topic that was
+        found under the name."""
         if self._topic_id is None and identity.topic_id is not None:
             self._topic_id = identity.topic_id
             self.learned = {"topic_id": identity.topic_id}
@@ -163,13 +164,13 @@ class KafkaSource(UpstreamSource):
         return super().cut(lower, upper, limits)
 
     def split(self, lower: Offsets, upper: Offsets, ways: int) -> list[SourcePiece]:
-        """As many pieces as divide evenly over `ways` tasks: three partitions on two cores would leave one of
-        them idle for a third of the time."""
+        """A multiple of `ways` pieces, if partitions can be cut: three partitions on two cores would leave
+        one core idle for a third of the time."""
         increments = upper.increments(lower)
         if not increments:
             return []
         wanted = -(-max(len(increments), ways) // ways) * ways
-        # Where a partition begins only its first reader finds out.
+        # Not cut: only the reader of the first piece finds out where a new partition begins.
         whole = {p for p in increments if lower[p] == 0 and p not in self._begun}
         pieces: list[SourcePiece] = []
         for partition, shares in _allotted(increments, wanted, whole).items():
@@ -182,11 +183,11 @@ class KafkaSource(UpstreamSource):
 def _allotted(
     increments: Mapping[PartitionKey, int], wanted: int, whole: Collection[PartitionKey]
 ) -> dict[PartitionKey, int]:
-    """How many pieces each partition gives: one at least (and at most, if it is to stay `whole`), `wanted` in
-    all, the largest cut the most."""
+    """The number of pieces of each partition: at least one, and only one if it must stay `whole`. Together
+    `wanted` pieces, if possible. The largest partitions are cut most."""
     shares = dict.fromkeys(increments, 1)
     for _ in range(wanted - len(increments)):
-        # The one whose pieces are the largest; those of single records cannot be cut.
+        # The partition with the largest pieces. Pieces of a single record cannot be cut.
         can = [p for p in increments if p not in whole and shares[p] < increments[p]]
         if not can:
             break

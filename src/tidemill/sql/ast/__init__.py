@@ -4,7 +4,6 @@ from tidemill.sql.ast.base import AsOf, Default, Expr, Ident, Name, Query, State
 from tidemill.sql.ast.connections import (
     AlterConnection,
     AlterSecret,
-    ConnectionKind,
     ConnectionOption,
     ConnectionValue,
     CreateConnection,
@@ -145,7 +144,6 @@ __all__ = [
     "ColumnDef",
     "CommentOn",
     "Commit",
-    "ConnectionKind",
     "ConnectionOption",
     "ConnectionValue",
     "ConstraintKind",

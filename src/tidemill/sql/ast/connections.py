@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TypeAlias
 
 from tidemill.sql.ast.base import Name, Statement, offset_field
@@ -27,13 +26,6 @@ class AlterSecret(Statement):
     if_exists: bool = False
 
 
-class ConnectionKind(Enum):
-    """The kind of system a connection is for; the value is its name in SQL."""
-
-    KAFKA = "KAFKA"
-    SCHEMA_REGISTRY = "CONFLUENT SCHEMA REGISTRY"
-
-
 @dataclass(frozen=True, slots=True)
 class SecretName:
     """SECRET name, in place of a value."""
@@ -41,8 +33,8 @@ class SecretName:
     name: Name
 
 
-# Several texts are the addresses of BROKERS.
-ConnectionValue: TypeAlias = str | tuple[str, ...] | SecretName
+# The name of an option with several texts ends in S; one text is written without it.
+ConnectionValue: TypeAlias = str | int | tuple[str, ...] | SecretName
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,7 @@ class CreateConnection(Statement):
     """CREATE CONNECTION [IF NOT EXISTS] name TO kind (options) [WITH (VALIDATE = false)]."""
 
     name: Name
-    kind: ConnectionKind
+    kind: str  # its words, in lower case and with hyphens: `confluent-schema-registry`
     options: tuple[ConnectionOption, ...]
     if_not_exists: bool = False
     validate: bool = True

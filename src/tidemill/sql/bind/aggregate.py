@@ -64,7 +64,7 @@ def bind_aggregate(b: Binder, call_: FunctionCall, where: exp.Expr | None, posit
         raise b.no_function(call_.name, args, position)
     coerced = tuple(to_type(b.ctx, a, t, position=position) for a, t in zip(args, found.args, strict=True))
     check_no_windows([*coerced, *(k.node for k in order)], position)
-    # Of these the same is had with all values.
+    # For these, the result over all values is the same.
     distinct = call_.distinct and call_.name not in _ANY_NUMBER
     if distinct:
         for arg in coerced:
@@ -103,7 +103,7 @@ def sort_direction(node: exp.Ordered) -> tuple[bool, bool]:
 
 
 def ordered(key: SortKey, value: Tree | None = None) -> exp.Ordered:
-    """A Spark ORDER BY item."""
+    """The Spark form of an ORDER BY item."""
     tree = value if value is not None else lower(key.node)
     return exp.Ordered(this=sortable(tree, key.node.type), desc=key.descending, nulls_first=key.nulls_first)
 
@@ -148,7 +148,7 @@ def rows_of(fields: Sequence[tuple[str, Tree]]) -> Tree:
 
 
 def argument_fields(args: Sequence[Tree], types: Sequence[Kind]) -> list[tuple[str, Tree]]:
-    """The arguments as a finisher names them; exact numbers in one form."""
+    """The arguments, under the names that a finisher uses; exact numbers in one form."""
     from tidemill.sql.functions.tree import cast
 
     return [
@@ -159,7 +159,7 @@ def argument_fields(args: Sequence[Tree], types: Sequence[Kind]) -> list[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class TreeKey:
-    """A key to sort rows by, as Spark has it."""
+    """A sort key for rows, in Spark's form."""
 
     tree: Tree
     descending: bool
@@ -195,7 +195,7 @@ def _is_sorted(node: BoundNode) -> bool:
 
 
 def _key_fields(keys: Sequence[TreeKey]) -> list[tuple[str, Tree]]:
-    """Two fields for each key: whether it is NULL, in a number that sorts as it should, and the key."""
+    """Two fields for each key: a number for NULL that sorts at the requested end, and the key itself."""
     fields: list[tuple[str, Tree]] = []
     for i, key in enumerate(keys):
         # In the sort order, NULLs come first where the flag is the smaller (or, descending, the larger) one.
@@ -225,8 +225,7 @@ def _flag(value: int) -> Tree:
 
 
 def _distinct_inside(tree: Tree) -> Tree:
-    """DISTINCT belongs to Spark's aggregate calls (two of them for avg), around the whole of their
-    argument."""
+    """Puts DISTINCT inside Spark's aggregate calls (two of them for avg), around the whole argument."""
     copy = tree.copy()
     for found in copy.walk():
         if is_spark_aggregate(found) and isinstance(found, exp.Anonymous):
@@ -235,7 +234,7 @@ def _distinct_inside(tree: Tree) -> Tree:
 
 
 def filter_inside(tree: Tree, condition: Tree) -> Tree:
-    """FILTER belongs to Spark's aggregate calls, which may stand inside casts and quotients."""
+    """Puts FILTER on Spark's aggregate calls, which may be nested in casts and quotients."""
     holder = exp.Paren(this=tree.copy())
     for found in list(holder.walk()):
         if is_spark_aggregate(found):
@@ -244,8 +243,8 @@ def filter_inside(tree: Tree, condition: Tree) -> Tree:
 
 
 def filter_arguments(tree: Tree, condition: Tree) -> Tree:
-    """FILTER in a window, where Spark has none: the others' arguments are NULL, which all aggregates leave
-    out."""
+    """FILTER in a window, where Spark does not support it: the arguments of other rows become NULL, which all
+    aggregates ignore."""
     holder = exp.Paren(this=tree.copy())
     for found in list(holder.walk()):
         if isinstance(found, exp.Count) and isinstance(found.this, exp.Star):

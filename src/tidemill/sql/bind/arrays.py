@@ -67,7 +67,7 @@ def _bracket(b: Binder, node: exp.Expr) -> BoundNode:
         return json_calls.subscripts(value, [_json_step(b, s) for s in steps])
     slices = any(isinstance(s.expressions[0], exp.Slice) for s in steps)
     if value.type.kind is Kind.ARRAY and len(steps) > 1 and not slices:
-        # Arrays have one dimension: there is nothing in a second.
+        # Arrays have one dimension, so a second dimension is empty.
         return Const(element_type(value.type), None)
     for step in steps:
         value = _element(b, value, step, position_of(node))
@@ -96,7 +96,7 @@ def _index(b: Binder, item: exp.Expr) -> BoundNode:
 
 
 def _slice(b: Binder, value: BoundNode, item: exp.Slice) -> BoundNode:
-    """The bounds are as they were written: sqlglot shifts single subscripts alone."""
+    """The bounds are as written: sqlglot shifts only single subscripts."""
     bounds = [item.args.get("this"), item.args.get("expression")]
     given = [None if bound is None else _index(b, bound) for bound in bounds]
     nodes = (value, *(n for n in given if n is not None))
@@ -129,9 +129,9 @@ def _json_step(b: Binder, step: exp.Bracket) -> BoundNode:
 
 
 def shifted(node: exp.Bracket) -> bool:
-    """sqlglot counts elements from 0 and takes 1 off where it sees an integer under what it takes for an
-    array or does not know; it annotates what it looked at, so an index that it left alone has a type, and
-    that is no integer's."""
+    """Undo sqlglot's shift of an index. sqlglot counts elements from 0: it subtracts 1 from an integer index
+    of an array, or of a value of unknown type. It annotates the nodes that it has examined, so an index that
+    it did not shift has a type other than integer."""
     base, t = node.this.type, node.expressions[0].type
     if base is None or base.this not in (exp.DType.UNKNOWN, exp.DType.ARRAY):
         return False

@@ -54,7 +54,7 @@ _OTHER_ORDER = frozenset({Kind.CHAR, Kind.INTERVAL, Kind.JSONB, Kind.ARRAY, Kind
 
 
 def compared(b: Binder, name: str, left: exp.Expr, bound: BoundParts, *, every: bool) -> BoundNode:
-    """left op ANY/ALL (query), but for = ANY and <> ALL, which are IN and NOT IN."""
+    """left op ANY/ALL (query), except = ANY and <> ALL, which are IN and NOT IN."""
     position = position_of(left)
     word = f"{name} {'ALL' if every else 'ANY'}"
     if row_of(left) is not None:
@@ -72,7 +72,7 @@ def compared(b: Binder, name: str, left: exp.Expr, bound: BoundParts, *, every: 
     build = test.build
 
     def holds(x: Tree, all_rows: Tree) -> Tree:
-        """Of some row (ANY) or of every one (ALL) that is not NULL."""
+        """The condition for some row (ANY) or every row (ALL) that is not NULL."""
         if (name, every) in _BOUND:
             return build([x, field(all_rows, _BOUND[name, every])])
         both = [eq(x.copy(), field(all_rows.copy(), side)) for side in ("lo", "hi")]
@@ -93,7 +93,7 @@ def compared(b: Binder, name: str, left: exp.Expr, bound: BoundParts, *, every: 
 
 
 def _bounds(alias: str, bound: BoundParts, item: BoundNode) -> BoundNode:
-    """The number of rows, the number of those that are not NULL, the smallest and the largest."""
+    """The number of rows, the number of rows that are not NULL, the smallest and the largest row."""
     from tidemill.sql.bind.tables import select_from, subquery_as
 
     def of(name: str) -> Tree:

@@ -26,7 +26,8 @@ class FunctionCall:
     order: tuple[exp.Ordered, ...] = ()
 
 
-# class -> name, argument keys in PostgreSQL's order. Keys after "|" are sqlglot's own notes and mean nothing.
+# class -> name, argument keys in PostgreSQL's order. Keys after "|" are sqlglot's annotations, which are
+# ignored.
 _CLASSES: dict[type[exp.Expr], tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     exp.Abs: ("abs", ("this",), ()),
     exp.Acos: ("acos", ("this",), ()),
@@ -113,7 +114,7 @@ _CLASSES: dict[type[exp.Expr], tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 
 def call_of(node: exp.Expr) -> FunctionCall | None:
-    """The call that the node is; None if it is none that we know (an operator, a special form, another
+    """The call that the node represents; None if it is not a known call (an operator, a special form, another
     dialect's function)."""
     if isinstance(node, exp.Anonymous):
         return _peeled(_anonymous_name(node), list(node.expressions))
@@ -153,7 +154,7 @@ def row_of(node: exp.Expr) -> list[exp.Expr] | None:
     return None
 
 
-# sqlglot gives these functions one class; the length of the name that was written tells them apart.
+# sqlglot has one class for these functions; the length of the written name distinguishes them.
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     "ceil": ("ceiling",),
     "substring": ("substr",),
@@ -161,8 +162,8 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
 
 
 def _spelt(name: str, node: exp.Expr) -> str:
-    """The name as it was written, for the output column. A call in the grammar's own form (POSITION(a IN
-    b)) has no place."""
+    """The name as written, for the output column. A call in special syntax (POSITION(a IN b)) has no
+    position."""
     if "start" not in node.meta:
         return "position" if name == "strpos" else name
     width = node.meta["end"] - node.meta["start"] + 1
@@ -175,7 +176,7 @@ def _anonymous_name(node: exp.Anonymous) -> str:
 
 
 def _peeled(name: str, args: list[exp.Expr]) -> FunctionCall:
-    """DISTINCT and ORDER BY inside the parentheses are wrapped around arguments; take them off."""
+    """Removes DISTINCT and ORDER BY, which the parser wraps around arguments."""
     star, distinct = False, False
     order: tuple[exp.Ordered, ...] = ()
     plain: list[exp.Expr] = []

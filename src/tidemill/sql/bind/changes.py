@@ -1,4 +1,4 @@
-"""The rows that UPDATE and DELETE change, as a query over the table and what FROM or USING joins to it.
+"""The rows that UPDATE and DELETE change: a query over the table, joined to FROM or USING.
 
 Rows have no identity: a table is a multiset. With a join, each copy of a row may match several rows of the
 other side, but changes once. So the copies are numbered before the join, and one row per number is kept after
@@ -25,7 +25,7 @@ from tidemill.sql.bind.tables import From, aliased, bind_from, select_from, subq
 from tidemill.sql.functions.tree import call
 from tidemill.types.model import Column, SqlType
 
-# The number of a row's copy; its place among the rows that the copy met. No column of a user is called so
+# The number of a row's copy, and the number of a match of this copy. Users cannot have columns of these names
 # (`types.names`).
 _COPY, _PLACE = "mz_copy", "mz_place"
 
@@ -41,9 +41,9 @@ def bind_update(
     defaults: Mapping[str, exp.Expr] | None = None,
     param_types: Sequence[SqlType | None] = (),
 ) -> BoundQuery:
-    """The rows that an UPDATE changes: the table's old columns, then all of the new ones (None assigns the
-    default). A DELETE is an UPDATE without assignments: it has only the old ones. `others` is SELECT * FROM
-    the items of FROM or USING."""
+    """The rows that an UPDATE changes: the table's old columns, followed by all new ones (None assigns the
+    default). A DELETE is an UPDATE without assignments, and returns only the old columns. `others` is SELECT
+    * FROM the items of FROM or USING."""
     ctx = BindContext(session, param_types)
     env = Env(ctx, names, {})
     select = exp.Select(expressions=[exp.Star()])
@@ -99,7 +99,7 @@ def _assigned(
 
 
 def _together(others: exp.Expr) -> exp.Subquery:
-    """(a JOIN b ...): what joins the items among themselves does not see the table that changes."""
+    """(a JOIN b ...). Joins among the items do not see the table that changes."""
     first = others.args["from_"].this.copy()
     first.set(
         "joins", [*(first.args.get("joins") or ()), *(j.copy() for j in others.args.get("joins") or ())]
@@ -108,7 +108,7 @@ def _together(others: exp.Expr) -> exp.Subquery:
 
 
 def _numbered(source: From) -> exp.Subquery:
-    """The table that changes, with a number for each copy of a row, under the alias it had."""
+    """The table that changes, under its alias, with a number for each copy of a row."""
     inner = source.tree.copy()
     alias = inner.alias
     inner.set("alias", None)

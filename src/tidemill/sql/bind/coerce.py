@@ -33,8 +33,8 @@ def to_type(
     if node.type == target:
         return node
     if isinstance(node, BoundParam) and node.type.kind is Kind.UNKNOWN:
-        # A parameter is declared without the modifiers; the value is then fitted.
-        # What other values show is none of its business.
+        # A parameter is declared without modifiers, and its value is then converted. The digits that other
+        # values show do not matter for it.
         plain = stored_type(_without_modifiers(target))
         ctx.fix_param(node.index, plain, node.position)
         return to_type(ctx, replace(node, type=plain), target, explicit=explicit)

@@ -43,7 +43,7 @@ def column_name(node: exp.Expr) -> str:
 
 
 def _name(node: exp.Expr) -> tuple[str, int]:
-    """The name and how much it counts: 2 a real name, 1 a type's or a default, 0 none."""
+    """The name and its rank: 2 for a real name, 1 for a type's name or a default, 0 for none."""
     if isinstance(node, exp.Alias):
         return node.alias, 2
     if isinstance(node, exp.Column):
@@ -87,12 +87,12 @@ def _name(node: exp.Expr) -> tuple[str, int]:
 
 
 def power_name(node: exp.Expr) -> str:
-    """pow or power, written as a call; the operator ^ has no place of its own."""
+    """pow or power if written as a call; the operator ^ has no position."""
     return "pow" if node.meta["end"] - node.meta["start"] + 1 == 3 else "power"
 
 
 def _type_name(node: exp.Expr) -> str:
-    """A type that only catalog queries have is called as it was written."""
+    """Types that exist only in catalog queries keep the written name."""
     try:
         t = sql_type(node)
     except TidemillError:

@@ -32,16 +32,16 @@ class Constants:
     columns: tuple[pa.Array | tuple[BoundNode, ...], ...]
     types: tuple[SqlType, ...]
     rows: int
-    # The rows, once they were made of literals alone: a plan that runs again has them. One at most.
+    # The cached rows of a plan that consists only of literals. At most one entry.
     known: list[pa.Table] = field(default_factory=list[pa.Table], compare=False, repr=False)
 
 
 def constant_rows(
     bound: BoundQuery, session: SessionInfo | None = None, params: Sequence[pa.Scalar] = ()
 ) -> pa.Table | None:
-    """The rows of a constant query, columns c0, c1, ...; None if they need Spark (or more parameters than
-    are given). `session` is the moment that they are asked for, where it is not the query's own. What a
-    prepared INSERT does each time, so it makes no new query as `substitute` does."""
+    """The rows of a constant query, with columns c0, c1, ...; None if they need Spark, or more parameters
+    than are given. `session` is the session at the time of execution, if it differs from the query's. A
+    prepared INSERT calls this for each execution, so it builds no new query as `substitute` does."""
     if bound.constants is None:
         return None
     return evaluate(bound.constants, session or bound.session, params)
@@ -57,7 +57,7 @@ def evaluate(constants: Constants, session: SessionInfo, params: Sequence[pa.Sca
 
 
 def _literal(constants: Constants) -> bool:
-    """Whether its rows are the same whoever asks, and when."""
+    """Whether the rows are the same in every session and at every time."""
     from tidemill.sql.bind.ir import Const
 
     return all(isinstance(c, pa.Array) or all(isinstance(n, Const) for n in c) for c in constants.columns)
@@ -71,7 +71,7 @@ def _evaluated(constants: Constants, session: SessionInfo, params: Sequence[pa.S
             return None
         arrays.append(array)
     if not arrays:
-        # A row without columns still is a row; a table of none cannot say so.
+        # A row without columns is still a row, which a table without columns cannot represent.
         return None
     return pa.Table.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
 
@@ -81,7 +81,7 @@ def _cells(
 ) -> pa.Array | None:
     want = arrow_type(t)
     if len(cells) > 1 and all(cell is cells[0] for cell in cells):
-        # A default, in every row.
+        # A default value, the same in every row.
         one = _cells(cells[:1], t, session, params)
         return (
             None
@@ -102,7 +102,7 @@ def _cells(
 def evaluate_node(
     node: BoundNode, session: SessionInfo, params: Sequence[pa.Scalar] = ()
 ) -> pa.Scalar | None:
-    """The node's value in storage form; None if it takes Spark or parameters that are not there yet."""
+    """The node's value in storage form; None if it needs Spark or parameters that are not known yet."""
     from tidemill.sql.bind.ir import BoundParam, Const, Convert, SessionValue, fitted
 
     if isinstance(node, Const):
@@ -132,7 +132,7 @@ def evaluate_node(
 
 
 def _moment(one: pa.Array, source: SqlType, target: SqlType, zone: str) -> pa.Array | None:
-    """now() as the clocks of the zone show it: the default of a timestamp or a date."""
+    """now() in the session's time zone: the default of a timestamp or a date."""
     if source.kind is not Kind.TIMESTAMPTZ or target.kind not in (Kind.TIMESTAMP, Kind.DATE):
         return None
     return decode_text(encode_text(one, source, timezone=zone).cast(pa.string()), target, timezone=zone)

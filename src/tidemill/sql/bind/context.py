@@ -12,18 +12,18 @@ from tidemill.sql.bind.errors import IndeterminateType
 from tidemill.sql.bind.model import Relation, SessionInfo
 from tidemill.types.model import TEXT, Kind, SqlType
 
-# Views may stand on views; a chain this long is a mistake, and each level costs a stack of Python frames.
+# Views may be nested. A deeper chain is probably a mistake, and each level uses Python stack frames.
 MAX_VIEW_DEPTH = 64
-# A view or WITH query that is named again is written out again: thirty that each name the one before twice
-# would be a billion. This many nodes of repetitions are some ten megabytes and two seconds of work.
+# Each reference to a view or WITH query copies it. Thirty that reference the previous one twice would be a
+# billion copies. This limit on the nodes of repeated copies is about ten megabytes and two seconds of work.
 MAX_REPEATED_NODES = 50_000
 
-# As many as a Bind message can bring: it counts them with 16 bits.
+# The maximum of a Bind message, which has a 16-bit count.
 MAX_PARAMETERS = 65535
 
 
 class BindContext:
-    """One per call of the binder. Not thread-safe."""
+    """One per statement that is bound. Not thread-safe."""
 
     def __init__(self, session: SessionInfo, param_types: Sequence[SqlType | None]) -> None:
         self.session = session
@@ -31,25 +31,25 @@ class BindContext:
         self.params: list[SqlType | None] = [
             None if t is None or t.kind is Kind.UNKNOWN else t for t in param_types
         ]
-        # Numbers of parameters that are text for lack of another type (`leave_param`).
+        # Numbers of parameters that became text because nothing determined their type (`leave_param`).
         self._open_params: set[int] = set()
-        # placeholder -> relation id, and the physical columns that were named.
+        # placeholder -> relation id, and the physical columns that the query uses.
         self.inputs: dict[str, str] = {}
         self.used: dict[str, set[str]] = {}
         self._placeholders: dict[str, str] = {}
         # Spark alias of a base relation -> its placeholder.
         self.bases: dict[str, str] = {}
-        # Dependencies beyond rows, as they were written.
+        # Dependencies other than rows, as written in the query.
         self._dependences: dict[str, Dependence] = {}
         self.view_depth = 0
-        # Views (by their ids) and WITH queries (by their identity here) that were written out, and the size
-        # of what was written out again.
+        # Views (by id) and WITH queries (by identity) that were copied into the query, and the total size of
+        # repeated copies.
         self._written: set[str | int] = set()
         self._repeated = 0
         self._aliases = 0
 
     def depends_on(self, dependence: Dependence, used: str) -> None:
-        """`used`: what the query calls it, `now()` or `current_user`."""
+        """Record a dependency. `used` is its text in the query: `now()` or `current_user`."""
         self._dependences.setdefault(used, dependence)
 
     def determinism(self) -> Determinism:
@@ -61,7 +61,8 @@ class BindContext:
         return f"t{self._aliases}"
 
     def input(self, relation: Relation, alias: str) -> str:
-        """The placeholder of a stored relation, one per relation however often it is named."""
+        """The placeholder of a stored relation: one per relation, even if the query names it several
+        times."""
         placeholder = self._placeholders.get(relation.id)
         if placeholder is None:
             placeholder = f"tm_in_{len(self.inputs)}"
@@ -72,7 +73,7 @@ class BindContext:
         return placeholder
 
     def write_out(self, what: str | int, tree: Callable[[], exp.Expr]) -> None:
-        """A view or WITH query takes its place in the query, once more perhaps."""
+        """Note that a view or WITH query is copied into the query, perhaps again."""
         if what not in self._written:
             self._written.add(what)
             return
@@ -95,12 +96,12 @@ class BindContext:
             raise TidemillError(f"there is no parameter ${index}", sqlstate="42P02")
         while len(self.params) < index:
             self.params.append(None)
-        # Whoever names it again goes by what it is now.
+        # Another reference relies on the current type, so it must not change any more.
         self._open_params.discard(index)
         return self.params[index - 1]
 
     def fix_param(self, index: int, t: SqlType, position: int | None) -> None:
-        """The parameter's context says its type; the first one that does decides."""
+        """The context determines the parameter's type. The first context that does so decides."""
         known = self.params[index - 1]
         if known is None or index in self._open_params:
             self.params[index - 1] = t
@@ -114,8 +115,8 @@ class BindContext:
             )
 
     def leave_param(self, index: int) -> None:
-        """Nothing in its SELECT said its type, and it became text. The other side of a UNION, or the column
-        it is inserted into, may still decide otherwise, as long as nothing else has relied on it."""
+        """Nothing in its SELECT determined the type, so it became text. The other side of a UNION, or the
+        column that it is inserted into, may still change the type, unless something else relies on it."""
         self._open_params.add(index)
 
     def final_params(self) -> tuple[SqlType, ...]:

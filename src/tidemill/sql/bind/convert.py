@@ -1,7 +1,7 @@
 """Casts of values that are known without Spark: literals, parameters, whole columns of VALUES.
 
-The counterpart of `functions.casts` on Arrow arrays, with the same results and errors. Returns None for an
-unknown cast; Spark then converts the value.
+The counterpart of `functions.casts` for Arrow arrays, with the same results and errors. Returns None for a
+cast that Spark must do.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _RANGE: dict[Kind, tuple[int, int]] = {
 def convert(
     array: pa.Array, source: SqlType, target: SqlType, *, explicit: bool, zone: str
 ) -> pa.Array | None:
-    """`array`, in the storage form of `source`, in that of `target`; None where this cast is left to
-    Spark."""
+    """Convert `array` from the storage form of `source` to that of `target`; None if Spark must do this
+    cast."""
     if source == target:
         return array
     if array.null_count == len(array):
@@ -57,7 +57,7 @@ def convert(
     if target.kind is Kind.BOOL and source.kind is Kind.INT4:
         return array.cast(pa.bool_())
     if source.kind in (Kind.INT2, Kind.INT4) and target.kind is Kind.OID:
-        # The same 32 bits, with a sign or without.
+        # The same 32 bits, signed or unsigned.
         wide = array.cast(pa.int64())
         return pc.if_else(pc.less(wide, 0), pc.add(wide, 1 << 32), wide)
     if (source.kind, target.kind) == (Kind.OID, Kind.INT4):
@@ -92,7 +92,7 @@ def _text(array: pa.Array, source: SqlType, zone: str) -> pa.Array:
 
 
 def _stripped(array: pa.Array, source: SqlType, target: SqlType) -> pa.Array:
-    """char(n)'s padding is no part of its value."""
+    """The padding of char(n) is not part of its value."""
     if source.kind is Kind.CHAR and target.kind is not Kind.CHAR:
         return pc.utf8_rtrim(array, " ")
     return array
@@ -111,7 +111,7 @@ def _fit(array: pa.Array, target: SqlType, *, explicit: bool) -> pa.Array:
 
 
 def _whole(array: pa.Array, target: SqlType) -> pa.Array:
-    """Numbers (of any integer or decimal type) as the target integer, rounded, range checked."""
+    """Numbers (of any integer or decimal type) as the target integer: rounded and range-checked."""
     want = arrow_type(target)
     if pa.types.is_decimal(array.type):
         array = _rounded(array, pa.decimal128(38, 0))
@@ -130,8 +130,8 @@ def _rescale(array: pa.Array, target: SqlType) -> pa.Array:
         raise _overflow(target) from None
 
 
-# Arrow divides decimals wrongly where the quotient's upper half is all ones: 18446744073709551615 with 18
-# digits behind the point becomes 18446744068757791458 with none. What comes near goes through Python.
+# Arrow divides decimals incorrectly if the upper half of the quotient is all ones: 18446744073709551615 with
+# 18 fractional digits becomes 18446744068757791458 with none. Values near this case are converted in Python.
 _ARROW_DIVIDES_BELOW = Decimal(1 << 63)
 
 
@@ -167,7 +167,8 @@ def _overflow(target: SqlType) -> InvalidValue:
 
 
 def _float(array: pa.Array, target: SqlType) -> pa.Array:
-    """Another width; what is finite stays so, and what is not zero too."""
+    """Convert to another width. Finite values must stay finite, and values other than zero must not become
+    zero."""
     converted = array.cast(arrow_type(target), safe=False)
     if pc.any(pc.and_(pc.is_inf(converted), pc.invert(pc.is_inf(array)))).as_py():
         raise InvalidValue("value out of range: overflow", sqlstate="22003")
@@ -182,7 +183,7 @@ def _python(array: pa.Array, target: SqlType, make: Any) -> pa.Array:
 
 
 def integer_scalar(value: int) -> tuple[pa.Scalar, SqlType]:
-    """A whole number as PostgreSQL types its literal: int4 if it fits, else int8, else numeric."""
+    """An integer with the type of PostgreSQL's literals: int4 if it fits, else int8, else numeric."""
     for kind in (Kind.INT4, Kind.INT8):
         low, high = _RANGE[kind]
         if low <= value <= high:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def describe(bound: BoundQuery) -> str:
-    """Columns with their types, inputs with the columns that are read, and the query that Spark gets."""
+    """The output columns, the inputs with the columns that are read, and the Spark query."""
     lines = ["Columns:"]
     lines += [f"  {c.name}: {c.type}" for c in bound.columns]
     if bound.inputs:

@@ -54,12 +54,12 @@ class Determinism:
         return self.on(Dependence.CLOCK, Dependence.READ_TIME, Dependence.CHANCE) is None
 
     def check_within_session(self, what: str) -> None:
-        """Refuse a query whose result changes without a change of its inputs. `what` is its context, as in
-        `SUBSCRIBE to a query`."""
+        """Raise an error if the result can change although the inputs do not change. `what` is the context,
+        as in `SUBSCRIBE to a query`."""
         self._refuse(what, Dependence.READ_TIME, Dependence.CLOCK, Dependence.CHANCE)
 
     def check_everywhere(self, what: str) -> None:
-        """Refuse a query whose answer depends on anything but its inputs."""
+        """Raise an error if the result depends on anything but the inputs."""
         self.check_within_session(what)
         self._refuse(what, Dependence.SESSION)
 
@@ -74,5 +74,5 @@ class Determinism:
                 )
 
 
-# Of a query whose answer depends on nothing else.
+# A query whose result depends only on its inputs.
 DETERMINED = Determinism()

@@ -1,9 +1,9 @@
-"""The number of fractional digits that a numeric shows, where it is known before execution.
+"""The number of fractional digits that a numeric shows, if it is known before execution.
 
-PostgreSQL keeps it with each value: `2.50` shows two, a sum as many as the longer operand, a product as many
+PostgreSQL stores it with each value: `2.50` shows two, a sum as many as the longer operand, a product as many
 as both. Here a value is stored without it (2.5 and 2.50 are one row), so it is derived from the expression: a
-literal, a column of numeric(p,s), a whole number, and operations on these. `SqlType.shown` holds it. A
-numeric with an unknown number of digits shows no trailing zeros.
+literal, a column of numeric(p,s), an integer, and operations on these. `SqlType.shown` holds it. A numeric
+with an unknown number of digits shows no trailing zeros.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemill.types.model import INT4, Kind, SqlType
 
 
 def digits_of(t: SqlType) -> int | None:
-    """Those of a value of this type (of an array's elements); None if they are not known."""
+    """The digits of a value of this type (of an array's elements); None if they are not known."""
     if t.kind in (Kind.ARRAY, Kind.LIST) and t.element is not None:
         return digits_of(t.element)
     if t.kind in INTEGERS:
@@ -32,7 +32,8 @@ def digits_of(t: SqlType) -> int | None:
 
 
 def with_digits(t: SqlType, digits: int | None) -> SqlType:
-    """`t`, if it is numeric (or an array of them), with so many; no more than are kept."""
+    """`t` with this number of digits if it is numeric (or an array of numerics), at most as many as are
+    stored."""
     if t.kind in (Kind.ARRAY, Kind.LIST) and t.element is not None:
         return replace(t, element=with_digits(t.element, digits))
     if t.kind is not Kind.NUMERIC or t.precision is not None:
@@ -41,7 +42,8 @@ def with_digits(t: SqlType, digits: int | None) -> SqlType:
 
 
 def agreed(t: SqlType, nodes: Sequence[BoundNode]) -> SqlType:
-    """The type of a value that is one of the nodes: its digits are known if all have the same."""
+    """The type of a value that is one of the nodes. Its digits are known if all nodes have the same
+    number."""
     found = {digits_of(n.type) for n in nodes if not _is_null(n)}
     return with_digits(t, found.pop() if len(found) == 1 else None)
 
@@ -53,14 +55,14 @@ def _is_null(node: BoundNode) -> bool:
 
 
 def written_digits(text: str) -> int | None:
-    """Those that a literal is written with; of an array's, if all its elements have the same."""
+    """The number of digits of a literal as written; of an array, if all elements have the same number."""
     if text.strip().startswith("{"):
         found = {written_digits(e) for e in text.strip(" {}").split(",") if e.strip().upper() != "NULL"}
         return found.pop() if len(found) == 1 else None
     try:
         exponent = Decimal(text.strip().replace("_", "")).as_tuple().exponent
     except InvalidOperation:
-        # In another base, or no number.
+        # In another base, or not a number.
         return None
     return max(0, -exponent) if isinstance(exponent, int) else None
 
@@ -103,8 +105,8 @@ _RULES: dict[str, _Rule] = {
 
 
 def result_type(name: str, declared: object, result: SqlType, args: Sequence[BoundNode]) -> SqlType:
-    """The result's type of a call with these arguments. `declared` is a type that stands for others where the
-    result is one of the arguments, or made of them."""
+    """The result type of a call with these arguments. `declared` is a type that represents others if the
+    result is one of the arguments, or is built from them."""
     if result.kind is Kind.NUMERIC and result.precision is None and name in _RULES:
         return with_digits(result, _RULES[name](args))
     if not isinstance(declared, SqlType) and _innermost(result).kind is Kind.NUMERIC:

@@ -1,4 +1,4 @@
-"""DISTINCT ON and FETCH FIRST ... WITH TIES: rows that are kept by their rank in an order."""
+"""DISTINCT ON and FETCH FIRST ... WITH TIES: rows are kept by their rank in an order."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tidemill.sql.functions.tree import Tree, and_, bigint, boolean, call, colum
 def first_of_each(
     ctx: BindContext, select: exp.Select, on: Sequence[BoundNode], order: Sequence[exp.Ordered]
 ) -> exp.Select:
-    """Of rows that are equal in `on` the first in order. The select's columns stay as they are called."""
+    """For each value of `on`, the first row in the order. The names of the select's columns do not change."""
     made = select.copy()
     keys = [aliased(comparable(lower(node), node.type), f"d{i}") for i, node in enumerate(on)]
     made.set("expressions", [*made.expressions, *keys])
     names = [exp.column(f"d{i}", quoted=True) for i in range(len(on))]
-    # Without ORDER BY any row will do, but Spark wants an order to number by.
+    # Without ORDER BY any row is valid, but Spark needs an order for row_number().
     items = [item.copy() for item in order] or [exp.Ordered(this=names[0].copy(), nulls_first=False)]
     number = _numbered("row_number", items, names)
     return _kept(ctx, made, [aliased(number, "rn")], lambda a: eq(column(a, "rn"), integer(1)))
@@ -34,8 +34,8 @@ def first_of_each(
 def with_ties(
     env: Env, select: exp.Select, order: Sequence[exp.Ordered], query: exp.Expr, limit: Ties
 ) -> exp.Select:
-    """The first rows, and those that are equal to the last of them. Ranks tell: a row's is the place of the
-    first that is equal to it."""
+    """The first rows, and the rows that are equal to the last of them. The rank of a row is the position of
+    the first row that is equal to it."""
     if not order:
         raise SyntaxError_(
             "WITH TIES cannot be specified without ORDER BY clause", position=position_of(query)
@@ -67,7 +67,7 @@ def _numbered(name: str, order: Sequence[exp.Ordered], partition: Sequence[exp.E
 def _kept(
     ctx: BindContext, select: exp.Select, numbers: Sequence[exp.Alias], keep: Callable[[str], Tree]
 ) -> exp.Select:
-    """The rows of `select`, numbered, of which the condition holds."""
+    """The numbered rows of `select` that satisfy the condition."""
     inner, outer = ctx.alias(), ctx.alias()
     numbered = exp.Select(expressions=[exp.Star(), *numbers])
     numbered.set("from_", exp.From(this=subquery_as(select, inner)))

@@ -32,7 +32,7 @@ class CardinalityViolation(TidemillError):
 
 
 def position_of(node: exp.Expr | None) -> int | None:
-    """1-based offset of the first token below the node whose place the parser kept."""
+    """1-based offset of the first token below the node that has a position."""
     if node is None:
         return None
     starts = [n.meta["start"] for n in node.walk() if "start" in n.meta]

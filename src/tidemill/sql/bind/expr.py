@@ -55,7 +55,7 @@ _NO_OPERATOR = (
     "No operator matches the given name and argument types. You might need to add explicit type casts."
 )
 
-# What a map is asked for.
+# The types of keys that `map -> key` accepts.
 _KEYS = (*STRINGS, Kind.UNKNOWN)
 _NOT_UNIQUE = "Could not choose a best candidate {}. You might need to add explicit type casts."
 
@@ -66,13 +66,13 @@ class Env:
 
     ctx: BindContext
     names: NameResolver
-    # WITH items in reach, by name.
+    # Visible WITH items, by name.
     ctes: Mapping[str, BoundParts]
 
 
 class Binder:
-    """Binds the expressions of one clause. `aggregates` says whether the clause may have them (else it
-    names itself)."""
+    """Binds the expressions of one clause. `clause` is its name for errors; `aggregates` says whether it may
+    contain aggregates."""
 
     def __init__(self, env: Env, scope: Scope, clause: str, *, aggregates: bool = False) -> None:
         self.env = env
@@ -83,7 +83,7 @@ class Binder:
         # An aggregate's arguments may not contain another aggregate.
         self.in_aggregate = False
         self.in_window = False
-        # A set-returning function is allowed in a select list, and not in another's arguments.
+        # Set-returning functions are allowed in a select list, but not in the arguments of another one.
         self.rows_allowed = False
         self.windows: Mapping[str, exp.Window] = {}
 
@@ -204,7 +204,7 @@ class Binder:
         key = f"{found.fn.name}({','.join(map(str, found.args))})"
         if found.fn.volatile:
             self.ctx.depends_on(Dependence.CHANCE, f"{found.fn.name}()")
-            # Two calls are two values: never taken for the same expression.
+            # Two calls are two values, so they are never merged into one expression.
             key = f"{key}#{self.ctx.alias()}"
         return Op(result, key, coerced, found.fn.builder([c.type for c in coerced]))
 
@@ -215,8 +215,8 @@ class Binder:
 
 
 def _joins_text(kinds: Sequence[Kind]) -> bool:
-    """Is `||` over these the one of text? Arrays have their own, and so have bytea and jsonb beside a
-    literal."""
+    """Whether `||` of these operands is that of text. Arrays have their own operator, as have bytea and jsonb
+    with a literal."""
     if any(k in (Kind.ARRAY, Kind.LIST, Kind.MAP) for k in kinds):
         return False
     if any(k in STRINGS for k in kinds):
@@ -226,8 +226,8 @@ def _joins_text(kinds: Sequence[Kind]) -> bool:
 
 def _shown(node: exp.Expr) -> str:
     if isinstance(node, exp.Func):
-        # The name as it was written, or as PostgreSQL's text has it (forms with a grammar of their own have
-        # no place); sqlglot's own names are nobody's, such as `time_to_str`.
+        # The name as written, or as in PostgreSQL's text (special syntax has no position). sqlglot's names,
+        # such as `time_to_str`, mean nothing to users.
         name = node.meta.get("function") or node.sql("postgres").split("(")[0].lower()
         return f"function {name}()"
     if isinstance(node, exp.BitString | exp.HexString):
@@ -250,7 +250,7 @@ def _literal(b: Binder, node: exp.Expr) -> BoundNode:
             return Const(t, numeric_scalar(Decimal(text)), position)
     except (TidemillError, ArithmeticError):
         pass
-    # More than a numeric of ours has; beside a float it is one.
+    # Too large for our numeric; next to a float it becomes a float.
     return Const(t, text, position)
 
 
@@ -301,7 +301,7 @@ def _binary(b: Binder, node: exp.Expr) -> BoundNode:
     if isinstance(right, exp.Any | exp.All):
         return subquery.bind_quantified(b, name, left, right)
     if isinstance(right, exp.Anonymous) and str(right.this).upper() == "ALL":
-        # How sqlglot reads ALL (array).
+        # sqlglot's form of ALL (array).
         return subquery.bind_quantified(b, name, left, exp.All(this=right.expressions[0]))
     if row_of(left) is not None or row_of(right) is not None:
         return special.compare_rows(b, name, left, right, position_of(node))
@@ -312,7 +312,7 @@ def _unary(b: Binder, node: exp.Expr) -> BoundNode:
     name = UNARY[type(node)]
     inner = node.this
     if name == "-" and isinstance(inner, exp.Literal) and not inner.args.get("is_string"):
-        # -9223372036854775808 is one constant: its positive part alone would not fit.
+        # -9223372036854775808 is one constant: without the sign it would not fit.
         text = str(inner.this)
         position = position_of(inner)
         if text.isdigit():
@@ -329,7 +329,7 @@ def _unary(b: Binder, node: exp.Expr) -> BoundNode:
 def _cast(b: Binder, node: exp.Expr) -> BoundNode:
     assert isinstance(node, exp.Cast)
     if isinstance(node.this, exp.IntDiv):
-        # How sqlglot reads div(a, b).
+        # sqlglot's form of div(a, b).
         args = b.bind_all([node.this.this, node.this.expression])
         return b.apply("div", args, position_of(node))
     target = sql_type(node.to)

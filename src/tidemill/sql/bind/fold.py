@@ -25,9 +25,9 @@ _SIGNED_NUMBERS = SIGNED | FLOATS | {Kind.NUMERIC}
 
 
 def fold(name: str, result: SqlType, args: Sequence[BoundNode]) -> Const | None:
-    """The value of `name(args)`; None where it is not done here."""
+    """The value of `name(args)`; None if it is not folded here."""
     if result.kind not in _SIGNED_NUMBERS:
-        # Not every value is Python's own: there are dates that datetime has not.
+        # Python cannot represent every value: some dates do not fit into datetime.
         return None
     values: list[Any] = []
     for arg in args:
@@ -71,7 +71,7 @@ def _at(value: Decimal, digits: int) -> Decimal:
 
 
 def _numeric(name: str, t: SqlType, values: Sequence[Decimal], shown: Sequence[int]) -> Const | None:
-    """Of numerics; None where it fails, so that it fails when it is run."""
+    """Folds functions of numerics; None on an error, which is then raised at execution."""
     try:
         if (name, len(values)) == ("/", 2):
             found = numbers.quotient(values[0], values[1], max(d for d in (0, *shown) if d < NUMERIC_SCALE))

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """A window's order, as its frame needs it, and the frame in Spark's words."""
+    """A window's order in the form that its frame needs, and the frame in Spark's syntax."""
 
     order: tuple[SortKey, ...]
     spec: exp.Expr | None
     groups: bool = False
 
 
-# Spark's frames have bounds of 32 bits; further than that is without bound.
+# Spark's frame bounds have 32 bits; larger ones are unbounded.
 _FAR = (1 << 31) - 1
 
 
@@ -150,7 +150,8 @@ def _range(b: Binder, spec: exp.Expr, order: tuple[SortKey, ...], position: int 
     elif kind in FLOATS:
         wide, distance = _as(key, FLOAT8, "DOUBLE"), FLOAT8
     elif kind in (Kind.DATE, Kind.TIMESTAMP):
-        # The session's zone is UTC for Spark, so the calendar is the same; intervals it adds to these alone.
+        # The time zone of Spark's session is UTC, so the calendar is the same. Spark adds intervals only to
+        # these types.
         wide, distance = _as(key, TIMESTAMPTZ, "TIMESTAMP_LTZ"), INTERVAL
     else:
         raise unsupported(f"a RANGE frame with distances over type {key.node.type}", position)
@@ -183,7 +184,7 @@ def _range_bound(b: Binder, bound: exp.Expr, key: SqlType, t: SqlType, word: str
             sqlstate="0A000",
             position=position,
         )
-    # A literal is first read as of the key's type.
+    # A literal is first read as the type of the key.
     whole = key if node.type.kind is Kind.UNKNOWN and t is INT8 else t
     value = _value(b, to_type(b.ctx, node, whole, position=position), position)
     if value is None:
@@ -205,7 +206,7 @@ def _interval(value: dict[str, int], position: int | None) -> exp.Expr:
         raise InvalidValue("invalid preceding or following size in window function", sqlstate="22013")
     if months and (days or micros):
         raise _mixed(position)
-    # Spark wants a literal here, not a call that makes one.
+    # Spark requires a literal here, not a call that creates one.
     if months:
         return exp.Interval(this=exp.Literal.string(str(months)), unit=exp.Var(this="MONTH"))
     whole, rest = divmod(days * MICROS_PER_DAY + micros, MICROS_PER_DAY)

@@ -16,7 +16,7 @@ from tidemill.sql.bind.tables import aliased, subquery_as
 from tidemill.sql.functions.tree import Tree, add, call, cast, cast_to, integer, mul, null
 from tidemill.types.model import INT4, Kind
 
-# Sets of one GROUP BY, as PostgreSQL has it (CUBE over twelve expressions makes as many).
+# The maximum number of grouping sets, as in PostgreSQL (CUBE over twelve expressions).
 MAX_SETS = 4096
 
 Sets = list[list[BoundNode]]
@@ -31,8 +31,8 @@ def _is_grouping(node: BoundNode) -> bool:
 
 
 def group_sets(items: Sequence[exp.Expr], key: Callable[[exp.Expr], BoundNode]) -> Sets:
-    """The sets that the items of GROUP BY stand for: every combination of theirs. Without GROUPING SETS,
-    ROLLUP and CUBE there is one."""
+    """The grouping sets of GROUP BY: all combinations of the items' sets. Without GROUPING SETS, ROLLUP and
+    CUBE there is one set."""
     made: Sets = [[]]
     for item in items:
         own = _item_sets(item, key)
@@ -58,7 +58,7 @@ def _item_sets(item: exp.Expr, key: Callable[[exp.Expr], BoundNode]) -> Sets:
 
 
 def _together(item: exp.Expr, key: Callable[[exp.Expr], BoundNode]) -> list[BoundNode]:
-    """(a, b) is one element of two."""
+    """(a, b) is one element with two expressions."""
     while isinstance(item, exp.Paren):
         item = item.this
     if isinstance(item, exp.Tuple):
@@ -71,8 +71,8 @@ def _joined(parts: Sequence[list[BoundNode]]) -> list[BoundNode]:
 
 
 class Grouping:
-    """One grouped SELECT. Keys become columns g0, g1, ... of the inner query, aggregates a0, a1, ..., and
-    whether a key is left out of a row's set b0, b1, ..."""
+    """One grouped SELECT. In the inner query, keys are the columns g0, g1, ..., aggregates are a0, a1, ...,
+    and b0, b1, ... say whether a key is missing from the row's grouping set."""
 
     def __init__(self, ctx: BindContext, scope: Scope, sets: Sets) -> None:
         self._alias = ctx.alias()
@@ -83,11 +83,11 @@ class Grouping:
         self._bits = {key: Ref(INT4, self._alias, f"b{i}") for i, key in enumerate(keys)}
         self._aggregates: dict[Aggregate, Ref] = {}
         visible = [v.node for item in scope.items for v in item.columns] + [v.node for v in scope.columns]
-        # Spark aliases of this query's own FROM items; other references are an enclosing query's.
+        # Spark aliases of this query's FROM items; other references are those of an enclosing query.
         self._own = {part.table for node in visible for part in walk(node) if isinstance(part, Ref)}
 
     def collect(self, node: BoundNode) -> None:
-        """Note the aggregates of an expression."""
+        """Record the aggregates of an expression."""
         for part in walk(node):
             if isinstance(part, Aggregate) and part not in self._aggregates:
                 refs = [n for n in walk(part) if isinstance(n, Ref)]
@@ -103,7 +103,7 @@ class Grouping:
         parts: list[exp.Expr] = []
         if full:
             parts.append(self._select(full, tree, joins, where))
-        # The set of no key has a row even where there is nothing to group: a query of its own.
+        # The empty grouping set has a row even without input, so it needs a separate query.
         parts += [self._select([[]], tree, joins, where) for _ in range(empty)]
         whole = parts[0]
         for part in parts[1:]:
@@ -122,7 +122,7 @@ class Grouping:
             for key, ref in self._bits.items():
                 columns.append(aliased(self._bit(key, sets, named), ref.name))
         if not self._aggregates and any(not s for s in self._sets):
-            # What makes one row of all where there is no key.
+            # Without keys, groups all rows into one.
             columns.append(aliased(exp.Count(this=exp.Star()), "n"))
         select = exp.Select(expressions=columns)
         if tree is not None:
@@ -144,7 +144,8 @@ class Grouping:
         return integer(0) if len(sets) == 1 else cast(call("grouping", _key_tree(key)), "INT")
 
     def finish(self, node: BoundNode) -> BoundNode:
-        """The expression over the inner query's columns; 42803 where it names what grouping has lost."""
+        """The expression over the inner query's columns. Raises 42803 for a column that is neither grouped
+        nor aggregated."""
 
         def change(part: BoundNode) -> BoundNode | None:
             if isinstance(part, Op) and part.key == GROUPING:
@@ -164,7 +165,7 @@ class Grouping:
         return rewrite(node, change)
 
     def _grouping(self, call_: Op) -> BoundNode:
-        """GROUPING(a, b): a bit for each, the last the lowest."""
+        """GROUPING(a, b): one bit per argument, the last one lowest."""
         if any(arg not in self._keys for arg in call_.args):
             raise GroupingError(
                 "arguments to GROUPING must be grouping expressions of the associated query level"

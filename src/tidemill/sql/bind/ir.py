@@ -23,7 +23,7 @@ from tidemill.sql.functions.tree import Tree, boolean, call, case, column, eq, i
 from tidemill.sql.functions.tree import field as field_of
 from tidemill.types.model import Kind, SqlType, face
 
-# The key of the Op that is GROUPING(...): what it is, the grouping knows (`grouping`).
+# The key of the Op for GROUPING(...), which `grouping` evaluates.
 GROUPING = "grouping"
 
 
@@ -36,12 +36,13 @@ class BoundNode:
 
 @dataclass(frozen=True, slots=True)
 class Const(BoundNode):
-    """A value in storage form; while its type is still unknown, the text of the literal. None is NULL. Of a
-    number with more digits than a numeric holds, too, the text: it may still become a float (`fitted`)."""
+    """A value in storage form, or the literal's text while its type is unknown. None is NULL. A number with
+    more digits than a numeric holds is also a text, because it may still become a float (`fitted`)."""
 
     value: Any  # pa.Scalar | str | None
     position: int | None = field(default=None, compare=False)
-    # 1.0 and 1.00 are one value of one type, and yet not the same: what is made of them shows other digits.
+    # 1.0 and 1.00 have one value and one type, but are not the same node: results derived from them show
+    # different digits.
     shown: object = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -49,7 +50,8 @@ class Const(BoundNode):
 
 
 def fitted(node: Const) -> Const:
-    """Before its value is used: a number that did not become a float is a numeric, rounded to its digits."""
+    """Called before the value is used: a number that did not become a float is a numeric, rounded to its
+    digits."""
     if node.type.kind is not Kind.NUMERIC or not isinstance(node.value, str):
         return node
     try:
@@ -73,7 +75,7 @@ class BoundParam(BoundNode):
 
 @dataclass(frozen=True, slots=True)
 class SessionValue(BoundNode):
-    """What the session fixes when the statement runs: now() or mz_now()."""
+    """A value that is fixed when the statement runs: now() or mz_now()."""
 
     which: Fixed
 
@@ -90,8 +92,8 @@ class Ref(BoundNode):
 
 @dataclass(frozen=True, slots=True)
 class Op(BoundNode):
-    """A function, operator or special form. `key` names it for comparison; `build` makes the Spark tree of
-    the lowered args."""
+    """A function, operator or special form. `key` identifies it in comparisons; `build` creates the Spark
+    tree from the lowered args."""
 
     key: str
     args: tuple[BoundNode, ...]
@@ -115,7 +117,8 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(BoundNode):
-    """An aggregate call; `where` is its FILTER. `direct` is an ordered set's argument in parentheses."""
+    """An aggregate call; `where` is its FILTER. `direct` is the argument of an ordered-set aggregate in
+    parentheses."""
 
     fn: Fn
     args: tuple[BoundNode, ...]
@@ -127,9 +130,9 @@ class Aggregate(BoundNode):
 
 @dataclass(frozen=True, slots=True)
 class Window(BoundNode):
-    """A window function call. `build` makes its Spark tree from the lowered args; the frame is already
-    Spark's. `where` is an aggregate's FILTER. `groups`: the frame counts groups of peers, and is one over
-    their numbers once those are known (`stages`)."""
+    """A window function call. `build` creates its Spark tree from the lowered args; the frame is already in
+    Spark's form. `where` is an aggregate's FILTER. `groups`: the frame counts groups of peers, and becomes a
+    frame over their numbers when these are known (`stages`)."""
 
     key: str
     args: tuple[BoundNode, ...]
@@ -143,8 +146,8 @@ class Window(BoundNode):
 
 @dataclass(frozen=True, slots=True)
 class FromRows(BoundNode):
-    """A set-returning function in a select list: a row for each of its values (`stages` takes care).
-    `build` makes the array of them."""
+    """A set-returning function in a select list, which returns one row per value (`stages` expands it).
+    `build` creates the array of the values."""
 
     key: str
     args: tuple[BoundNode, ...]
@@ -185,7 +188,7 @@ def walk(node: BoundNode) -> Iterator[BoundNode]:
 
 
 def rewrite(node: BoundNode, change: Callable[[BoundNode], BoundNode | None]) -> BoundNode:
-    """The node with every subexpression for which `change` gives another replaced, from the top down."""
+    """Replaces, from the top down, every subexpression for which `change` returns another one."""
     changed = change(node)
     if changed is not None:
         return changed
@@ -214,7 +217,7 @@ def rewrite(node: BoundNode, change: Callable[[BoundNode], BoundNode | None]) ->
 
 
 def _rewrite_subquery(node: Subquery, change: Callable[[BoundNode], BoundNode | None]) -> Subquery:
-    """Outer columns inside a subquery's tree may only become other columns."""
+    """Outer columns in a subquery's tree may only become other columns."""
     operands = tuple(rewrite(n, change) for n in node.operands)
     renamed: dict[tuple[str, str], Ref] = {}
     outer: list[Ref] = []
@@ -274,8 +277,8 @@ def _lower_subquery(node: Subquery) -> Tree:
 
 
 def _membership_value(node: Subquery) -> Tree:
-    """IN (subquery) as a value. Spark's own would be false where SQL says NULL, so the subquery's rows are
-    looked through as an array, which knows the difference."""
+    """IN (subquery) as a value. Spark's IN returns false where SQL returns NULL, so the rows of the subquery
+    are searched as an array, which distinguishes the two."""
     operand, *more = node.operands
     if more:
         raise Unsupported(
@@ -283,22 +286,22 @@ def _membership_value(node: Subquery) -> Tree:
             detail="Spark would answer false where SQL says NULL.",
             hint="In WHERE it may stand alone or be joined by AND and OR; elsewhere use EXISTS.",
         )
-    # In structs, for collect_list leaves out NULLs.
+    # In structs, because collect_list ignores NULLs.
     row = call("named_struct", string("v"), exp.column("c0", quoted=True))
     rows = exp.Select(expressions=[call("collect_list", row)])
     alias = exp.TableAlias(this=exp.to_identifier("tm_in", quoted=True))
     rows.set("from_", exp.From(this=exp.Subquery(this=node.tree.copy(), alias=alias)))
     array = exp.Subquery(this=rows)
     found = call("array_contains", field_of(array, "v"), lower(operand))
-    # Nothing is in an empty array, not even NULL; a correlated subquery without rows gives NULL.
+    # An empty array contains nothing, not even NULL. A correlated subquery without rows returns NULL.
     empty = eq(call("coalesce", call("size", array.copy()), integer(0)), integer(0))
     return case((empty, boolean(False)), otherwise=found)
 
 
 def lower_filter(node: BoundNode, *, conjunct: bool = True) -> Tree:
-    """A condition of which only true matters. There IN (subquery) is right: Spark makes a join of it, which
-    knows true from not true but not false from NULL. Its negation is right only as a condition of its own
-    (`conjunct`), where Spark makes another join of it."""
+    """A condition of which only true matters: false and NULL are equivalent. Here Spark's IN (subquery) is
+    correct: Spark turns it into a join, which does not distinguish false from NULL. Its negation is correct
+    only as a separate condition (`conjunct`), for which Spark makes another join."""
     if isinstance(node, Op) and node.key in ("and", "or"):
         conjunct = conjunct and node.key == "and"
         return node.build([lower_filter(a, conjunct=conjunct) for a in node.args])
@@ -321,5 +324,5 @@ def _lower_membership(node: BoundNode) -> Tree:
 
 
 def is_constant(node: BoundNode) -> bool:
-    """Made of literals, parameters and session values alone."""
+    """Whether the node consists only of literals, parameters and session values."""
     return not any(isinstance(n, Ref | Aggregate | Window | Subquery | FromRows) for n in walk(node))

@@ -29,7 +29,8 @@ _NO_KEYS = frozenset({Kind.ARRAY, Kind.LIST, Kind.MAP, Kind.RECORD, Kind.JSONB})
 
 
 def document(b: Binder, source: exp.Expr, *, literal: bool) -> BoundNode:
-    """The argument as jsonb; NULL stays NULL. `literal`: one of unknown type is text, else an error."""
+    """The argument as jsonb; NULL stays NULL. `literal`: an argument of unknown type is text, else it is an
+    error."""
     whole = _whole_row(b, source)
     if whole is not None:
         return whole
@@ -40,7 +41,7 @@ def document(b: Binder, source: exp.Expr, *, literal: bool) -> BoundNode:
 
 
 def member(b: Binder, source: exp.Expr, *, literal: bool) -> BoundNode:
-    """`document`, where NULL is null."""
+    """Like `document`, but NULL becomes null."""
     found = document(b, source, literal=literal)
     return Op(JSONB, "json member", (found,), lambda a: call("coalesce", a[0], string("null")))
 
@@ -66,7 +67,7 @@ def _whole_row(b: Binder, source: exp.Expr) -> BoundNode | None:
 
 
 def _object(pairs: Sequence[tuple[str, BoundNode]]) -> BoundNode:
-    """An object whose keys are known: its text, with the members' in between."""
+    """An object with constant keys: its text with the members' texts inserted."""
     members = dict(pairs)  # the last of equal keys counts
     keys = sorted(members, key=lambda k: (len(k.encode()), k.encode()))
     nodes = tuple(_as_document(members[k]) for k in keys)
@@ -128,7 +129,7 @@ def _key(b: Binder, source: exp.Expr, position: int | None) -> BoundNode:
 
 
 def aggregate_arguments(b: Binder, name: str, args: Sequence[exp.Expr]) -> list[BoundNode] | None:
-    """The arguments of jsonb's aggregates: documents, and keys as text; None for other aggregates."""
+    """The arguments of jsonb aggregates: documents, and keys as text; None for other aggregates."""
     if name in ("jsonb_agg", "jsonb_agg_strict") and len(args) == 1:
         strict = name.endswith("_strict")
         return [document(b, args[0], literal=False) if strict else member(b, args[0], literal=False)]
@@ -140,7 +141,7 @@ def aggregate_arguments(b: Binder, name: str, args: Sequence[exp.Expr]) -> list[
 
 
 def subscripts(value: BoundNode, steps: Sequence[BoundNode]) -> BoundNode:
-    """value['a'][0]: the steps are texts."""
+    """value['a'][0]; the steps are texts."""
     return Op(JSONB, "jsonb subscript", (value, *steps), lambda a: json.at_path(a[0], a[1:]))
 
 

@@ -26,7 +26,7 @@ from tidemill.types.model import INT8
 if TYPE_CHECKING:
     from tidemill.sql.bind.model import SessionInfo
 
-# Spark's LIMIT and OFFSET are INT: more rows than that are all rows.
+# Spark's LIMIT and OFFSET are INT; a larger number means all rows.
 _MOST = 2**31 - 1
 META = "tidemill_limit"
 
@@ -60,7 +60,7 @@ def apply_limits(env: Env, tree: exp.Expr, query: exp.Expr, *, ordered: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """FETCH FIRST count ROWS WITH TIES, behind OFFSET."""
+    """FETCH FIRST count ROWS WITH TIES, after OFFSET."""
 
     count: exp.Expr
     offset: exp.Expr | None
@@ -78,7 +78,7 @@ def ties(query: exp.Expr) -> Ties | None:
 
 
 def known_limit(env: Env, clause: str, value: exp.Expr | None) -> int | None:
-    """The number of rows, where it must be known when the query is bound; None for no limit."""
+    """The number of rows, if it must be known when the query is bound; None without a limit."""
     holder = exp.Select()
     if value is not None:
         _set(env, holder, clause, value)
@@ -130,13 +130,12 @@ def _resolve(tree: exp.Expr, clause: str, value: pa.Scalar) -> None:
         tree.set(clause, None)
         return
     holder = exp.Limit if clause == "limit" else exp.Offset
-    # An offset beyond Spark's reach leaves out everything a result may hold.
+    # An offset beyond Spark's range skips every possible row.
     tree.set(clause, holder(expression=exp.Literal.number(min(number, _MOST))))
 
 
 def resolve_limits(tree: exp.Expr, change: Callable[[BoundNode], BoundNode], session: SessionInfo) -> None:
-    """Put the values in where parameters stood; `change` maps a node to itself with its parameters
-    replaced."""
+    """Replace parameters by their values. `change` maps a node to itself with its parameters replaced."""
     for select in list(tree.find_all(exp.Select)):
         for clause in ("limit", "offset"):
             holder = select.args.get(clause)

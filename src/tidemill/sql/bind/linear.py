@@ -30,17 +30,17 @@ from tidemill.sql.functions.tree import Tree, and_, column
 if TYPE_CHECKING:
     from tidemill.sql.bind.model import BoundQuery
 
-# The carried number's column. No physical name and no name of the binder's begins so.
+# The column with the carried number. No physical name and no name of the binder begins like this.
 ROW = "mz_row"
 # The alias of the relation in a branch's flat form.
 FLAT_ALIAS = "r"
-# UNION ALL of more than this many relations is evaluated as a whole: each is a branch of a plan.
+# UNION ALL of more relations than this is evaluated as a whole, because each is a branch of a plan.
 MAX_BRANCHES = 64
-# Conditions, one within the other, of a flat form.
+# The maximum number of nested conditions of a flat form.
 MAX_STEPS = 32
 
 _PYTHON = frozenset(f.name for f in PYTHON_FUNCTIONS)
-# What a linear SELECT may have. Its order says nothing about what is in it.
+# The clauses that a linear SELECT may have. Its order does not change its rows.
 _SELECT = frozenset({"expressions", "from_", "where", "order"})
 _CLAUSES = {
     "joins": "a join",
@@ -52,15 +52,15 @@ _CLAUSES = {
     "offset": "OFFSET",
     "with_": "WITH RECURSIVE",
 }
-# What makes several rows of one. The rows are the row's own, so it is linear, but not a projection: it may
-# neither be left out nor written twice.
+# Functions that make several rows from one. They are linear, because their rows depend only on the one row,
+# but they are not projections: they must not be left out or duplicated.
 _GENERATORS = frozenset({"explode", "inline"})
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """A branch as filters and one projection of the relation, which is called `FLAT_ALIAS`. A condition may
-    be looked at only for rows of which those before it are true: it may fail for others."""
+    """A branch as filters and one projection of the relation, which is named `FLAT_ALIAS`. A condition may be
+    evaluated only for rows for which the previous conditions are true, because it may fail for others."""
 
     conditions: tuple[Tree, ...]
     outputs: tuple[Tree, ...]
@@ -68,15 +68,15 @@ class Flat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branch:
-    """The contribution of the changes of one relation, by its placeholder, to a query. `flat` where it has
-    that form."""
+    """The contribution of the changes of one relation (by its placeholder) to a query. `flat` if it has that
+    form."""
 
     placeholder: str
     query: exp.Select
     flat: Flat | None
 
     def over(self, name: str) -> exp.Select:
-        """The query with the relation under another name."""
+        """The query with another name for the relation."""
         query = self.query.copy()
         for table in query.find_all(exp.Table):
             table.set("this", exp.to_identifier(name, quoted=True))
@@ -85,8 +85,8 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Linearity:
-    """`because`: the operator that makes the query not linear; None for a linear one, which is the sum of
-    its `branches` (of no branch, if it is constant)."""
+    """`because`: the operator that makes the query not linear. None for a linear query, which is the sum of
+    its `branches` (without branches if it is constant)."""
 
     branches: tuple[Branch, ...] = ()
     because: str | None = None
@@ -114,7 +114,7 @@ class _NotLinear(Exception):
 
 
 def _branches(query: exp.Expr) -> list[exp.Select]:
-    """The query as a sum of queries over one relation each, every one new and with the carried number."""
+    """The query as a sum of queries over one relation each. All are new and have the carried number."""
     if isinstance(query, exp.Subquery):
         return _branches(query.this)
     if isinstance(query, exp.SetOperation):
@@ -137,7 +137,7 @@ def _select(select: exp.Select) -> list[exp.Select]:
         _check_scalar(tree)
     clause = select.args.get("from_")
     if clause is None or isinstance(clause.this, exp.Values) or _counted(clause.this):
-        # Rows that are always there: no change is theirs.
+        # Rows that always exist do not belong to any change.
         return []
     source = clause.this
     if source.args.get("joins"):
@@ -150,12 +150,12 @@ def _select(select: exp.Select) -> list[exp.Select]:
 
 
 def _counted(source: exp.Expr) -> bool:
-    """Whether it is a series (`series_range`), no relation."""
+    """Whether it is a series (`series_range`), and not a relation."""
     return isinstance(source, exp.Table) and isinstance(source.this, exp.Func)
 
 
 def _check_scalar(tree: exp.Expr) -> None:
-    """Raises where an expression looks at more than its row."""
+    """Raises if an expression depends on more than its row."""
     for node in tree.walk():
         if isinstance(node, exp.Window):
             raise _NotLinear("a window function")
@@ -170,7 +170,7 @@ def _over(select: exp.Select, inner: exp.Select, alias: str) -> exp.Select:
         isinstance(e.this, exp.Column) for e in select.expressions
     )
     if picks and not _generates(inner):
-        # Only picks columns: every level of UNION ALL does.
+        # Only selects columns, as every level of UNION ALL does.
         given = {e.alias: e for e in inner.expressions}
         picked = [aliased(given[e.this.name].this.copy(), e.alias) for e in select.expressions]
         inner.set("expressions", [*picked, given[ROW]])
@@ -216,8 +216,8 @@ def _flat(branch: exp.Select) -> Flat | None:
 
 
 def _conjuncts(tree: Tree) -> list[Tree]:
-    """A filter takes what AND puts together one by one, and stops at what is not true: NULL too, which AND
-    alone does not."""
+    """A filter evaluates the operands of AND one by one, and stops at one that is false or NULL; AND alone
+    does not stop at NULL."""
     if isinstance(tree, exp.Paren):
         inner = _conjuncts(tree.this)
         return inner if len(inner) > 1 else [tree]
@@ -227,7 +227,7 @@ def _conjuncts(tree: Tree) -> list[Tree]:
 
 
 def _steps(conditions: Sequence[Tree]) -> list[Tree]:
-    """Conditions that cannot fail may be looked at together, whatever comes before them."""
+    """Conditions that cannot fail may be evaluated together, independent of the previous ones."""
     steps: list[Tree] = []
     for harmless, group in itertools.groupby(conditions, _cannot_fail):
         found = list(group)
@@ -236,8 +236,8 @@ def _steps(conditions: Sequence[Tree]) -> list[Tree]:
 
 
 def _merged(select: exp.Select) -> tuple[list[Tree], list[Tree]] | None:
-    """The conditions and outputs (without the carried number) over the relation's own columns; None where
-    an expression would have to be written in another's place, or makes several rows of one."""
+    """The conditions and outputs (without the carried number) over the relation's columns. None if an
+    expression would have to be duplicated, or makes several rows from one."""
     if _generates(select):
         return None
     source = select.args["from_"].this
@@ -299,7 +299,7 @@ _HARMLESS_CALLS = frozenset({"isnull", "coalesce", "upper", "lower", "startswith
 
 def _cannot_fail(tree: Tree) -> bool:
     if isinstance(tree, exp.Cast):
-        # A constant of the binder's; casts of columns may overflow.
+        # A constant of the binder. Casts of columns may overflow.
         value = tree.this.this if isinstance(tree.this, exp.Neg) else tree.this
         return isinstance(value, exp.Literal | exp.Null)
     if isinstance(tree, exp.Anonymous):

@@ -50,7 +50,7 @@ def literal_tree(value: Any, t: SqlType) -> Tree:
     if kind is Kind.FLOAT8:
         return cast(string(_float_text(value.as_py())), "DOUBLE")
     if kind is Kind.FLOAT4:
-        # The text of the 32-bit value widened is exact; narrowing it again gives the same value.
+        # The text of the widened 32-bit value is exact, and narrowing it returns the same value.
         return cast(cast(string(_float_text(value.as_py())), "DOUBLE"), "FLOAT")
     if kind in (Kind.BYTEA, Kind.UUID):
         return call("unhex", string(value.as_py().hex()))
@@ -81,7 +81,7 @@ def literal_tree(value: Any, t: SqlType) -> Tree:
 
 
 def _items(value: Any) -> Any:
-    """A map's members, as scalars."""
+    """The entries of a map, as scalars."""
     return value.values.field(1)
 
 

@@ -22,10 +22,10 @@ from tidemill.types.model import Column, RelationDesc, SqlType
 
 
 class NameResolver(Protocol):
-    """Finds relations by name, as the session's database and search path say."""
+    """Finds relations by name, using the session's database and search path."""
 
     def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
-        """Raises UndefinedObject (42P01) if it does not exist. `position` is for that error."""
+        """Raises UndefinedObject (42P01) if it does not exist, with `position`."""
         ...
 
 
@@ -41,12 +41,12 @@ class Relation:
     physical: tuple[str, ...] = ()  # the columns' names in the Spark view, in order
     view: exp.Expr | None = None  # the query of a view
     view_scope: NameResolver | None = None  # how that query's names resolve
-    # Columns that can be named and are no part of *, with the names that the Spark view has them under.
+    # Columns that can be named but are not part of *, with their names in the Spark view.
     hidden: tuple[tuple[Column, str], ...] = ()
 
     @property
     def name(self) -> str:
-        """As messages show it."""
+        """The name in messages."""
         return ".".join(self.path)
 
 
@@ -56,8 +56,8 @@ def _no_setting(_name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """The session values that expressions may use. `now` is fixed per transaction; `mz_now` is the time of
-    the read (None while unknown: a query that uses it must then be completed by `substitute`)."""
+    """The session values that expressions may use. `now` is fixed per transaction. `mz_now` is the time of
+    the read; it is None while unknown, and `substitute` must complete a query that uses it."""
 
     database: str = "materialize"
     schemas: tuple[str, ...] = ("public",)
@@ -69,7 +69,7 @@ class SessionInfo:
     time_zone: str = "UTC"
     setting: Callable[[str], str | None] = field(default=_no_setting, compare=False)
     version: str = "Tidemill"
-    # When the statement began; None where that is `now`.
+    # The start of the statement; None if it equals `now`.
     statement: Callable[[], datetime] | None = field(default=None, compare=False)
 
     def statement_began(self) -> datetime:
@@ -78,12 +78,12 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class BoundQuery:
-    """A query ready to run, or, with parameters, to be completed by `substitute`.
+    """A query that is ready to run, or, with parameters, ready for `substitute`.
 
-    `tree` is the Spark query: each relation is a table named by a placeholder, output columns are named c0,
-    c1, ... in the order of `columns` and have the storage types of those. `used` are the physical columns
-    that each placeholder must offer. `constants` is there when the query is a list of rows without
-    relations (it may still need Spark: see `constant_rows`).
+    In `tree`, the Spark query, each relation is a table named by a placeholder. The output columns are c0,
+    c1, ... in the order of `columns`, with their storage types. `used` are the physical columns that each
+    placeholder must provide. `constants` is set if the query is a list of rows without relations (which may
+    still need Spark: see `constant_rows`).
     """
 
     columns: tuple[Column, ...]
@@ -106,7 +106,7 @@ class BoundQuery:
 
     @property
     def uses_time_zone(self) -> bool:
-        """Whether a time is read or shown by the session's clock."""
+        """Whether a time is read or shown in the session's time zone."""
         markers = (read_marker(node) for node in self.spark.find_all(exp.Placeholder))
         return self.determinism.on(Dependence.TIME_ZONE) is not None or any(
             marker is not None and marker[0] is Fixed.ZONE for marker in markers
@@ -118,8 +118,8 @@ class BoundQuery:
 
     @property
     def spark(self) -> exp.Expr:
-        """The Spark tree. Parameters, now() and mz_now() are still markers in it; `sql` replaces those it
-        can."""
+        """The Spark tree. It still contains markers for parameters, now() and mz_now(); `sql` replaces those
+        with known values."""
         return self.build()
 
     def sql(self) -> str:
@@ -139,13 +139,14 @@ class BoundQuery:
         return describe(self)
 
     def with_session(self, session: SessionInfo) -> BoundQuery:
-        """The same query as another moment of the session sees it (a prepared statement that runs again)."""
+        """The same query with the session values of another time (for a prepared statement that runs
+        again)."""
         return replace(self, session=session)
 
 
 @dataclass(frozen=True, slots=True)
 class BoundExpr:
-    """A scalar expression over given columns; `tree` names them by the alias the caller gave."""
+    """A scalar expression over given columns, which `tree` names with the caller's alias."""
 
     type: SqlType
     tree: exp.Expr

@@ -26,8 +26,7 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True)
 class OrderKey:
-    """One ORDER BY item: a Spark item, and the expression that had to be computed for it, if it is no
-    output column."""
+    """One ORDER BY item: a Spark item, and the expression to compute for it if it is not an output column."""
 
     tree: exp.Ordered
     hidden: BoundNode | None = None
@@ -39,8 +38,8 @@ def order_output(
     bind: Callable[[exp.Expr], BoundNode] | None,
     what: str,
 ) -> list[OrderKey]:
-    """The items of ORDER BY over columns c0, c1, ...; `bind` binds expressions over the input (None where
-    the clause sees output columns alone). A hidden item's tree orders by h0, h1, ..."""
+    """The items of ORDER BY over the columns c0, c1, ... `bind` binds expressions over the input (None if the
+    clause sees only output columns). The tree of a hidden item sorts by h0, h1, ..."""
     keys: list[OrderKey] = []
     hidden: list[BoundNode] = []
     for item in order.expressions:

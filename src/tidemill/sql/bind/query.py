@@ -30,15 +30,15 @@ from tidemill.types.model import Column, SqlType
 
 @dataclass(frozen=True, slots=True)
 class BoundParts:
-    """A query bound at some depth. `source` is its Spark tree, or makes it (long lists of VALUES may never
-    need one). `outer` are the columns of enclosing queries that the tree names."""
+    """A query bound at some depth. `source` is its Spark tree, or a function that creates it (long VALUES
+    lists may never need one). `outer` are the columns of enclosing queries that the tree references."""
 
     source: exp.Expr | Callable[[], exp.Expr]
     columns: tuple[Column, ...]
     outer: Sequence[Ref] = field(default=())
     ordered: bool = False
     constants: Constants | None = None
-    # The output expressions, as far as they are plain (a SELECT's); set operations coerce through them.
+    # The output expressions, if they are plain (those of a SELECT). Set operations coerce them.
     nodes: tuple[BoundNode, ...] = ()
 
     @property
@@ -47,7 +47,7 @@ class BoundParts:
 
 
 def bind_level(env: Env, query: exp.Expr, parent: Scope | None) -> BoundParts:
-    """One query, with its WITH, ORDER BY and LIMIT."""
+    """Binds one query, with its WITH, ORDER BY and LIMIT."""
     with_ = query.args.get("with_")
     if with_ is not None:
         env = _with(env, with_, parent)
@@ -71,7 +71,7 @@ def bind_level(env: Env, query: exp.Expr, parent: Scope | None) -> BoundParts:
 
 
 def named(columns: Sequence[Column], names: Sequence[str], item: exp.CTE) -> tuple[Column, ...]:
-    """The columns of a WITH query under the names that it gives to the first of them."""
+    """The columns of a WITH query, the first ones with the names from its column list."""
     if len(names) > len(columns):
         raise TidemillError(
             f'WITH query "{item.alias}" has {len(columns)} columns available '
@@ -144,7 +144,8 @@ def _set_operation(env: Env, query: exp.SetOperation, parent: Scope | None) -> B
         for output, node in zip(outputs, typed, strict=True):
             output.append(node)
     parts = [
-        # The sides are nobody else's: copied at each step, a long chain would take the square of its length.
+        # The sides have no other use, so they are not copied: copies at each step of a long chain would take
+        # quadratic time.
         select_from(subquery_as(s.tree, a, own=True), [lower(n) for n in nodes])
         for s, a, nodes in zip(sides, aliases, outputs, strict=True)
     ]
@@ -154,15 +155,15 @@ def _set_operation(env: Env, query: exp.SetOperation, parent: Scope | None) -> B
 
 
 def _raw_output(side: BoundParts, index: int) -> BoundNode:
-    """A literal of unknown type in a side's select list takes the other side's type."""
+    """A literal of unknown type in one side's select list takes the type of the other side."""
     if index < len(side.nodes):
         return side.nodes[index]
     return Ref(side.columns[index].type, "", "")
 
 
 def _through(env: Env, raw: Sequence[BoundNode], refs: Sequence[Ref]) -> tuple[list[BoundNode], SqlType]:
-    """The sides' columns as their common type: by reference, or, for untyped literals, as the literal
-    itself."""
+    """The columns of the sides, converted to their common type: by reference, or, for untyped literals, as
+    the literal itself."""
     from tidemill.types.model import Kind
 
     nodes = [r if n.type.kind is not Kind.UNKNOWN else n for n, r in zip(raw, refs, strict=True)]
@@ -170,8 +171,8 @@ def _through(env: Env, raw: Sequence[BoundNode], refs: Sequence[Ref]) -> tuple[l
 
 
 def _finish(env: Env, bound: BoundParts, query: exp.Expr, parent: Scope | None) -> BoundParts:
-    """ORDER BY, LIMIT and OFFSET of a set operation, VALUES or a query in parentheses: they see output
-    columns alone."""
+    """ORDER BY, LIMIT and OFFSET of a set operation, VALUES or a query in parentheses. They see only output
+    columns."""
     order = query.args.get("order")
     if ties(query) is not None:
         return _finish_ties(env, bound, query)
@@ -193,7 +194,7 @@ def _finish(env: Env, bound: BoundParts, query: exp.Expr, parent: Scope | None) 
 
 
 def _finish_ties(env: Env, bound: BoundParts, query: exp.Expr) -> BoundParts:
-    """... and FETCH FIRST n ROWS WITH TIES: a SELECT of its own does it."""
+    """FETCH FIRST n ROWS WITH TIES, in a separate SELECT."""
     from tidemill.sql.bind.distinct import with_ties
 
     limit = ties(query)
@@ -221,7 +222,7 @@ def _order_keys(
 
 
 def constants_of(nodes: Sequence[BoundNode]) -> Constants | None:
-    """One row, if it is made of constants."""
+    """One row, if it consists of constants."""
     if not all(is_constant(n) for n in nodes):
         return None
     return Constants(tuple((n,) for n in nodes), tuple(n.type for n in nodes), 1)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def bind_field(b: Binder, node: exp.Dot) -> BoundNode:
-    """Null where the record is. Raises as PostgreSQL does if the field does not exist."""
+    """NULL if the record is NULL. Raises PostgreSQL's error if the field does not exist."""
     position = position_of(node)
     inner = node.this
     while isinstance(inner, exp.Paren):
@@ -50,7 +50,7 @@ def bind_field(b: Binder, node: exp.Dot) -> BoundNode:
 
 
 def bind_entry(b: Binder, value: BoundNode, key: BoundNode, position: int | None) -> BoundNode:
-    """Null if the key does not exist."""
+    """NULL if the key does not exist."""
     text = to_type(b.ctx, key, TEXT, position=position)
     return Op(element_type(value.type), "entry", (value, text), lambda a: call("try_element_at", *a))
 

@@ -32,7 +32,7 @@ def bind_recursive(env: Env, item: exp.CTE, names: Sequence[str], parent: Scope 
     name, query = item.alias, item.this
     _check(name, query)
     first = bind_level(env, query.this, parent)
-    # What the numbers of later rows show, the first ones cannot say.
+    # The first rows do not determine the digits that later rows show.
     columns = tuple(replace(c, type=plain(c.type)) for c in named(first.columns, names, item))
     table = f"tm_rec_{env.ctx.alias()}"
     itself = replace(first, source=_picked(table, len(columns)), columns=columns, constants=None, nodes=())
@@ -65,7 +65,7 @@ def _picked(table: str, count: int) -> exp.Select:
 
 
 def _as_first(env: Env, name: str, index: int, want: SqlType, found: Ref) -> BoundNode:
-    """The recursive side's column as the first side has it; PostgreSQL asks that they agree."""
+    """The recursive side's column with the type of the first side. PostgreSQL requires that they agree."""
     overall, _ = common_type([want, found.type])
     if overall is None or base(overall) != base(want) or not can_coerce(found.type, want):
         shown = overall if overall is not None else found.type
@@ -78,7 +78,7 @@ def _as_first(env: Env, name: str, index: int, want: SqlType, found: Ref) -> Bou
 
 
 def _check(name: str, query: exp.Expr) -> None:
-    """PostgreSQL's rules for where a query may name itself."""
+    """PostgreSQL's rules for where a query may reference itself."""
     position = position_of(query)
     if not isinstance(query, exp.Union):
         raise InvalidRecursion(

@@ -1,4 +1,4 @@
-"""The set-returning functions: the columns of each, and the array that its rows are expanded from."""
+"""Set-returning functions: the columns of each, and the array that its rows are expanded from."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """`build` makes, of the lowered args, an array of the one column's values, or of structs of fields c0,
-    c1, ... where there are several columns."""
+    """`build` creates an array from the lowered args: of values for one column, or of structs with the fields
+    c0, c1, ... for several columns."""
 
     columns: tuple[tuple[str, SqlType], ...]
     args: tuple[BoundNode, ...]
     build: Builder
-    # The same rows counted, where they are the numbers of a series between constants: no array, and in
-    # several partitions where they are many.
+    # The same rows as a counted series between constants: without an array, and in several partitions if they
+    # are many.
     counted: CountedSeries | None = None
 
 
@@ -85,7 +85,7 @@ def _unnest(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowS
 
 
 def _zipped(args: Sequence[Tree]) -> Tree:
-    """Rows of several arrays side by side; the shorter ones end in NULLs."""
+    """Rows of several arrays side by side; shorter arrays are filled with NULLs."""
 
     def build(v: list[Tree]) -> Tree:
         sizes = [call("coalesce", call("size", x.copy()), integer(0)) for x in v]
@@ -94,7 +94,7 @@ def _zipped(args: Sequence[Tree]) -> Tree:
         for i, x in enumerate(v):
             parts += [string(f"c{i}"), call("get", x.copy(), variable("i"))]
         row = lambda_("i", call("named_struct", *parts))
-        # One index more than there are, for a sequence has at least one; the last is cut off.
+        # One index more than needed, because a sequence has at least one element; the last one is removed.
         made = call("transform", call("sequence", integer(0), count), row)
         return call("slice", made, integer(1), count.copy())
 
@@ -148,7 +148,7 @@ def _series(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowS
 
 
 def _numerics(b: Binder, nodes: Sequence[BoundNode]) -> RowSource:
-    """A step with more digits than the start gives them to all but the first."""
+    """If the step has more digits than the start, all values except the first have them, too."""
     typed = tuple(to_type(b.ctx, n, NUMERIC) for n in nodes)
     first, *steps = (digits_of(n.type) for n in (typed[0], *typed[2:]))
     known = first is not None and all(s is not None and s <= first for s in steps)
@@ -191,7 +191,7 @@ def _document(
 
 
 def _each(name: str, t: SqlType, build: Builder) -> Make:
-    """Keys and members come in turn; two by two they are rows."""
+    """Keys and values alternate; each pair is a row."""
 
     def rows(a: Sequence[Tree]) -> Tree:
         def made(v: list[Tree]) -> Tree:
@@ -224,7 +224,7 @@ def _split(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowSo
 
 
 def _of_array(name: str, function: str) -> Make:
-    """A function whose rows are another's elements."""
+    """A function whose rows are the elements of another function's result."""
 
     def make(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowSource:
         from tidemill.sql.functions.resolve import resolve_function

@@ -97,7 +97,7 @@ _MAKE_INTERVAL = ("years", "months", "weeks", "days", "hours", "mins", "secs")
 
 
 def _make_interval(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
-    """Arguments may be given by name; those that are not given are zero."""
+    """Arguments may be given by name; missing ones are zero."""
     given: dict[str, BoundNode] = {}
     named = False
     for i, arg in enumerate(call_.args):
@@ -131,7 +131,7 @@ def _make_interval(b: Binder, call_: FunctionCall, position: int | None) -> Boun
 
 
 def _quoted(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
-    """Of anything, as text."""
+    """For arguments of any type, as text."""
     args = [settle(b.ctx, a) for a in b.bind_all(call_.args)]
     if len(args) != 1:
         raise b.no_function(call_.name, args, position)
@@ -139,7 +139,7 @@ def _quoted(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
 
 
 def _age(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
-    """With one argument: until the midnight that began today."""
+    """With one argument: until midnight at the start of the current day."""
     args = b.bind_all(call_.args)
     if len(args) != 1:
         return b.apply("age", args, position)
@@ -157,7 +157,7 @@ def _normalize(b: Binder, call_: FunctionCall, position: int | None) -> BoundNod
 
 
 def _scale(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
-    """Known where the digits that the argument shows are."""
+    """Known if the digits that the argument shows are known."""
     args = b.bind_all(call_.args)
     if len(args) == 1 and can_coerce(args[0].type, NUMERIC):
         value = to_type(b.ctx, args[0], NUMERIC, position=position)
@@ -206,7 +206,7 @@ def _at_time_zone(b: Binder, node: exp.Expr) -> BoundNode:
 
 
 def _power(b: Binder, node: exp.Expr) -> BoundNode:
-    """a ^ b, or power(a, b), for which the parser has the same node."""
+    """a ^ b, or power(a, b): the parser has one node for both."""
     args = b.bind_all([node.this, node.args["expression"]])
     if "start" in node.meta:
         return b.apply(power_name(node), args, position_of(node))
@@ -232,8 +232,8 @@ def similar_escape(b: Binder, node: exp.Expr, escape: exp.Expr) -> BoundNode:
 
 
 def _overlaps(b: Binder, node: exp.Expr) -> BoundNode:
-    """(start, end) OVERLAPS (start, end); an interval for the end is counted from the start. Of two equal
-    instants the period is that instant; ends do not belong to a period."""
+    """(start, end) OVERLAPS (start, end). An interval as the end is added to the start. If start and end are
+    equal, the period is that instant; otherwise the end is not part of the period."""
     rows = [row_of(node.this), row_of(node.args["expression"])]
     position = position_of(node)
     if rows[0] is None or rows[1] is None or len(rows[0]) != 2 or len(rows[1]) != 2:
@@ -266,8 +266,8 @@ def _overlaps(b: Binder, node: exp.Expr) -> BoundNode:
 
 
 def _overlap_tree(args: Sequence[Tree]) -> Tree:
-    """As PostgreSQL's overlaps_timestamp: with the ends in order, the one that starts later must start
-    before the other ends. A NULL end leaves the answer open unless the starts decide."""
+    """Like PostgreSQL's overlaps_timestamp: with the ends in order, the period that starts later must start
+    before the other one ends. With a NULL end the result is unknown, unless the starts decide."""
     s1, e1, s2, e2 = args
 
     def ordered(s: Tree, e: Tree) -> tuple[Tree, Tree]:
@@ -279,7 +279,7 @@ def _overlap_tree(args: Sequence[Tree]) -> Tree:
     unknown = or_(is_null(a), is_null(c))
 
     def later(x: Tree, other_end: Tree, own_end: Tree) -> Tree:
-        # The period that starts later, at x, against the end of the other.
+        # Compares the period that starts later, at x, with the end of the other.
         return case(
             (is_null(other_end), cast(null(), "BOOLEAN")),
             (lt(x, other_end), exp.true()),

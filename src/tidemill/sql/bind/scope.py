@@ -21,37 +21,37 @@ from tidemill.types.model import SqlType
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """A column that can be named: usually a reference, for a merged USING column of a full join an
+    """A column that can be named: usually a reference; for a merged USING column of a full join, an
     expression."""
 
     name: str
     node: BoundNode
-    # It must be requested by name: * and NATURAL leave it out.
+    # Only found by name: * and NATURAL leave it out.
     hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One FROM item under the name it goes by. `qualified` is its full name where it has no alias (t can be
-    called s.t)."""
+    """One FROM item under its visible name. `qualified` is its full name if it has no alias (t can be named
+    s.t)."""
 
     name: str
     columns: tuple[Visible, ...]
     qualified: tuple[str, ...] = ()
-    # The relation's own name where an alias hides it, for the error of who uses it.
+    # The relation's name if an alias hides it, for the error when the query uses it.
     hidden: str = ""
 
 
 @dataclass(slots=True)
 class Scope:
-    """`items` answer qualified names; `columns`, in order, unqualified ones and `*` (a USING column stands
-    there once)."""
+    """`items` resolve qualified names. `columns`, in order, resolve unqualified names and `*` (a USING column
+    occurs only once)."""
 
     ctx: BindContext
     items: list[Item] = field(default_factory=list)
     columns: list[Visible] = field(default_factory=list)
     parent: Scope | None = None
-    # Columns of enclosing queries that were named from here (or from further inside).
+    # Columns of enclosing queries that were referenced from here or from nested queries.
     outer: list[Ref] = field(default_factory=list)
 
     def column(self, name: str, position: int | None) -> BoundNode | None:
@@ -64,7 +64,7 @@ class Scope:
         return None if self.parent is None else self._from_outside(self.parent.column(name, position))
 
     def qualified(self, parts: Sequence[str], name: str, position: int | None) -> BoundNode:
-        """parts.name; raises where the item or its column does not exist."""
+        """parts.name. Raises if the item or its column does not exist."""
         item = self.item(parts, position)
         if item is None:
             if self.parent is None or not self.parent.reaches(parts):
@@ -80,20 +80,20 @@ class Scope:
         return self._used(found[0].node)
 
     def no_column(self, name: str, position: int | None) -> UndefinedObject:
-        """The error about an unqualified name that no scope has."""
+        """The error for an unqualified name that no scope has."""
         error = undefined_column(name, position)
         error.hint = column_hint(name, self._all_columns())
         return error
 
     def _all_columns(self) -> Iterator[tuple[str, str]]:
-        """(item, column), here and further out."""
+        """(item, column), of this scope and of enclosing ones."""
         for item in self.items:
             yield from ((item.name, v.name) for v in item.columns)
         if self.parent is not None:
             yield from self.parent._all_columns()
 
     def reaches(self, parts: Sequence[str]) -> bool:
-        """Is there such an item here or further out?"""
+        """Whether the item exists here or in an enclosing scope."""
         if any(_answers(i, parts) for i in self.items):
             return True
         return self.parent is not None and self.parent.reaches(parts)
@@ -114,7 +114,7 @@ class Scope:
         return found[0] if found else None
 
     def is_item(self, name: str) -> bool:
-        """Is this the name of a FROM item (a whole row, which we do not do)?"""
+        """Whether this is the name of a FROM item (a whole row, which is not supported)."""
         if any(i.name == name for i in self.items):
             return True
         return self.parent is not None and self.parent.is_item(name)

@@ -30,7 +30,7 @@ from tidemill.sql.bind.tables import aliased, bind_from, select_from, star_colum
 from tidemill.sql.functions.comparison import check_grouped
 from tidemill.types.model import Column
 
-# PostgreSQL's; a table has 1,600 columns at most, so that `*` and some more fit.
+# PostgreSQL's limit. A table has at most 1,600 columns, so that `*` and some more fit.
 MAX_OUTPUTS = 1664
 
 _Finish = Callable[[BoundNode], BoundNode]
@@ -63,7 +63,7 @@ def bind_select(env: Env, query: exp.Select, parent: Scope | None) -> BoundParts
     ]
     finish: _Finish = _unchanged
     tree_source = source.whole() if source is not None else None
-    # A join at the top needs no parentheses.
+    # A join at the top level needs no parentheses.
     joins: list[exp.Join] = []
     if source is not None and source.joins:
         tree_source, joins = source.tree, source.joins
@@ -100,8 +100,8 @@ def bind_select(env: Env, query: exp.Select, parent: Scope | None) -> BoundParts
 
 @dataclass(slots=True)
 class _Parts:
-    """What a SELECT is made of: a FROM item with its joins, a condition, the outputs and what DISTINCT ON
-    compares."""
+    """The parts of a SELECT: a FROM item with its joins, a condition, the outputs, and the expressions of
+    DISTINCT ON."""
 
     source: exp.Expr | None
     joins: Sequence[exp.Join]
@@ -153,7 +153,7 @@ def _check_width(outputs: int) -> None:
 def _group_key(
     env: Env, scope: Scope, group: exp.Group, outputs: Sequence[OutputColumn]
 ) -> Callable[[exp.Expr], BoundNode]:
-    """What an expression of GROUP BY means: an output by its number or name, or an expression."""
+    """The meaning of an expression of GROUP BY: an output by its number or name, or an expression."""
     if any(group.args.get(k) for k in ("grouping_sets", "cube", "rollup", "all", "totals")):
         raise unsupported("this form of GROUP BY", position_of(group))
     binder = Binder(env, scope, "GROUP BY")
@@ -169,7 +169,7 @@ def _group_key(
             and not inner.table
             and not _is_input(scope, inner)
         ):
-            # An output name counts only where there is no such input column.
+            # An output name counts only if no input column has this name.
             named = [i for i, o in enumerate(outputs) if o.name == inner.name]
             index = named[0] if named else None
         key = outputs[index].node if index is not None else settle(env.ctx, binder.bind(inner))
@@ -199,8 +199,8 @@ def _is_input(scope: Scope, node: exp.Column) -> bool:
 
 
 def _order_nodes(binder: Binder, query: exp.Select, outputs: Sequence[OutputColumn]) -> dict[int, BoundNode]:
-    """ORDER BY expressions that are no output names or ordinals, bound over the input, by the identity of
-    their node."""
+    """ORDER BY expressions that are neither output names nor ordinals, bound over the input, by the identity
+    of their node."""
     order = query.args.get("order")
     found: dict[int, BoundNode] = {}
     for item in order.expressions if order is not None else ():
@@ -214,7 +214,7 @@ def _order_nodes(binder: Binder, query: exp.Select, outputs: Sequence[OutputColu
 
 
 def _distinct_on(binder: Binder, query: exp.Select, outputs: Sequence[OutputColumn]) -> list[BoundNode]:
-    """The expressions of DISTINCT ON, which name outputs as ORDER BY's do."""
+    """The expressions of DISTINCT ON, which may name outputs like ORDER BY."""
     distinct = query.args.get("distinct")
     on = distinct.args.get("on") if distinct is not None else None
     if on is None:
@@ -239,7 +239,7 @@ def _check_distinct_on(
     order_nodes: dict[int, BoundNode],
     on: Sequence[BoundNode],
 ) -> None:
-    """ORDER BY must begin with them, in any order."""
+    """ORDER BY must begin with these expressions, in any order."""
     order = query.args.get("order")
     left = set(on)
     for item in order.expressions if order is not None else ():

@@ -1,7 +1,7 @@
 """generate_series of numbers between constants, in FROM: executed by Spark's range.
 
-Called by `row_sources`. Promises the rows of the series in its order, in partitions of bounded size. An array
-of all rows would have to fit one task, as would the query's result over them.
+Called by `row_sources`. Promises the rows of the series in their order, in partitions of bounded size. An
+array of all rows would have to fit into one task, as would the result of the query over them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tidemill.sql.functions.lattice import INTEGERS
 from tidemill.sql.functions.tree import add, bigint, call, cast, cast_to, int_divide, sub
 from tidemill.types.model import SqlType
 
-# Rows of a partition, as long as there are few partitions: of a kilobyte each, a quarter of a gigabyte on
-# disk. Less would not help whoever waits for the first row, and spread over all cores what one can do as
-# well: tasks are not interrupted for others.
+# Rows of a partition, while there are few partitions: with a kilobyte each, a quarter of a gigabyte on disk.
+# Smaller partitions would not return the first row earlier, and would occupy all cores with work for one;
+# tasks are not interrupted for others.
 PARTITION_ROWS = 256 * 1024
 MAX_PARTITIONS = 1_000
 
@@ -41,7 +41,7 @@ class CountedSeries:
         return max(1, min(MAX_PARTITIONS, -(-self.rows // PARTITION_ROWS)))
 
     def query(self, t: SqlType, *, ordinality: bool) -> exp.Select:
-        """Its rows as c0, their numbers as c1 if wanted."""
+        """The rows as c0, and their numbers as c1 if requested."""
         number = exp.column("id")
         items = [cast_to(number.copy(), t)]
         if ordinality:
@@ -56,18 +56,18 @@ class CountedSeries:
 
 
 def counted_series(nodes: Sequence[BoundNode]) -> CountedSeries | None:
-    """None where an end or the step is not known, or is none."""
+    """None if an end or the step is not known, or is NULL."""
     known = [_number(n) for n in nodes]
     start, stop, step = (*known, 1) if len(known) == 2 else known
     if start is None or stop is None or not step:
         return None
     found = CountedSeries(start, stop, step)
-    # The first number that is not there any more is one of 64 bits as well.
+    # The first number after the end must fit into 64 bits, too.
     return found if -_END <= start + found.rows * step < _END else None
 
 
 def _number(node: BoundNode) -> int | None:
-    """Integers alone: between them a conversion changes no value."""
+    """Only integers, because conversions between them do not change the value."""
     while isinstance(node, Convert) and node.type.kind in INTEGERS:
         node = node.arg
     if not isinstance(node, Const) or node.type.kind not in INTEGERS:

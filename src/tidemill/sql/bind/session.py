@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tidemill.sql.bind.model import SessionInfo
 
 
-# Gives the node of a call or key word; the text is what it was written as.
+# Creates the node for a call or keyword; the text is how it was written.
 _Maker = Callable[["Binder", str], BoundNode]
 
 
@@ -100,7 +100,7 @@ def _pg_typeof(b: Binder, call: FunctionCall, position: int | None) -> BoundNode
         raise b.no_function(call.name, args, position)
     from tidemill.sql.functions.lattice import base
 
-    # A type's own name, which tells no length: char(n) and bpchar are one.
+    # The type's name without a length: char(n) and bpchar are one type.
     name = "character" if args[0].type.kind is Kind.CHAR else str(base(args[0].type))
     return _constant(name, TEXT)
 
@@ -138,7 +138,7 @@ def _as(t: SqlType) -> _Maker:
 
 
 def _handler(make: _Maker, word: str) -> Callable[[Binder, exp.Expr], BoundNode]:
-    """`word`: how it is written where the parser does not say."""
+    """`word`: the written form, for nodes without one."""
 
     def build(b: Binder, node: exp.Expr) -> BoundNode:
         if node.this is not None:

@@ -14,14 +14,15 @@ from tidemill.sql.bind.errors import CardinalityViolation
 from tidemill.sql.functions.tree import RAISED
 
 _CLASS = re.compile(r"\[([A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*(.*)")
-# With Spark's class for what raise_error raised: Spark's other messages quote expressions, ours among them.
+# With Spark's class for errors of raise_error: Spark's other messages quote expressions, which may contain
+# such calls.
 _RAISED = re.compile(
     r"\[USER_RAISED_EXCEPTION\] " + re.escape(RAISED) + r"([0-9A-Z]{5}):(.*?)(?: SQLSTATE: P0001)?\s*$", re.S
 )
 _CAUSES = re.compile(r"\nCaused by: |\n\s*Suppressed: ")
 _CAST = re.compile(r"The value (.*?) of the type \"([\w(), ]+)\" cannot be cast to \"([\w(), ]+)\"", re.S)
 
-# Spark's names of types, as PostgreSQL's messages call them.
+# Spark's names of types, and PostgreSQL's.
 _NAMES = {
     "TINYINT": "smallint",
     "SMALLINT": "smallint",
@@ -51,7 +52,7 @@ _PLAIN: dict[str, tuple[str, str]] = {
 }
 
 
-# Of the heap, of what lies outside of it (a batch of large values), of what Spark counts by itself.
+# Out of memory: of the heap, off the heap (a batch of large values), and in Spark's own accounting.
 _NO_MEMORY = (
     "java.lang.OutOfMemoryError",
     "org.apache.arrow.memory.OutOfMemoryException",
@@ -63,14 +64,14 @@ _NO_MEMORY = (
 
 
 def map_spark_error(error: BaseException) -> TidemillError:
-    """The TidemillError to report for `error` (itself, if it is one)."""
+    """The TidemillError to report for `error` (`error` itself if it is one)."""
     if isinstance(error, TidemillError):
         return error
     return map_spark_text(str(error))
 
 
 def map_spark_text(text: str) -> TidemillError:
-    """As `map_spark_error`, for the message alone. The cause may stand first or behind `Caused by`."""
+    """Like `map_spark_error`, for a message. The cause may be at the beginning or after `Caused by`."""
     parts = [_without_stack(text), *(_without_stack(p) for p in _CAUSES.split(text)[1:])]
     for part in parts:
         found = _known(part)
@@ -89,7 +90,7 @@ def _known(text: str) -> TidemillError | None:
     if raised is not None:
         return TidemillError(raised[2], sqlstate=raised[1])
     if "java.lang.ArithmeticException: long overflow" in text or text.strip() == "long overflow":
-        # Spark's own arithmetic names its overflows; this one comes from its calendar.
+        # Spark names overflows of its arithmetic; this one is raised by its calendar.
         return InvalidValue("timestamp out of range", sqlstate="22008")
     if any(sign in text for sign in _NO_MEMORY):
         return LimitExceeded(
@@ -175,7 +176,7 @@ def _cast_error(root: str, message: str) -> TidemillError:
 
 
 def _without_stack(text: str) -> str:
-    """Up to the Java stack or Spark's excerpt of the query."""
+    """The text before the Java stack or Spark's excerpt of the query."""
     for mark in ("\n\tat ", "\n== SQL", "\n== DataFrame", "\nJVM stacktrace", "\nDriver stacktrace"):
         index = text.find(mark)
         if index >= 0:

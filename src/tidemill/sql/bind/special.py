@@ -1,4 +1,5 @@
-"""Special forms: AND, CASE, COALESCE, IN, BETWEEN, IS, LIKE, row comparison, arrays, EXTRACT and the like."""
+"""Special forms: AND, CASE, COALESCE, IN, BETWEEN, IS, LIKE, row comparison, arrays, EXTRACT and similar
+forms."""
 
 from __future__ import annotations
 
@@ -43,12 +44,12 @@ if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
 
 
-# GROUPING() of more expressions than an integer has bits.
+# GROUPING() accepts at most as many expressions as an integer has bits.
 MAX_GROUPING = 31
 
 
 def conjunction(nodes: Sequence[BoundNode]) -> BoundNode:
-    """All of them; the nodes are booleans."""
+    """The AND of all nodes, which are booleans."""
     result: BoundNode = nodes[0] if nodes else Const(BOOL, pa.scalar(True))
     for node in nodes[1:]:
         result = Op(BOOL, "and", (result, node), lambda a: and_(*a))
@@ -112,7 +113,7 @@ def _is(b: Binder, node: exp.Expr) -> BoundNode:
 
 
 def _row_is_null(b: Binder, fields: Sequence[exp.Expr], *, negate: bool) -> BoundNode:
-    """A row is NULL if all its fields are, and not NULL if none is."""
+    """A row IS NULL if all its fields are NULL, and IS NOT NULL if no field is NULL."""
     nulls = [Op(BOOL, "isnull", (settle(b.ctx, n),), lambda a: is_null(a[0])) for n in b.bind_all(fields)]
     return conjunction([negation(n) for n in nulls] if negate else list(nulls))
 
@@ -163,7 +164,7 @@ def _in(b: Binder, node: exp.Expr) -> BoundNode:
         raise unsupported("a row in this IN list", position_of(node))
     value = b.bind(node.this)
     bound = b.bind_all(items)
-    # One common type if there is one (then Spark can use a set), else item by item.
+    # With a common type Spark can use a set, else the items are compared one by one.
     from tidemill.sql.functions.lattice import common_type
 
     common, _ = common_type([value.type, *(n.type for n in bound)])
@@ -184,7 +185,7 @@ def _in(b: Binder, node: exp.Expr) -> BoundNode:
 
 
 def compare_rows(b: Binder, name: str, left: exp.Expr, right: exp.Expr, position: int | None) -> BoundNode:
-    """(a, b) = (c, d), column by column; (a, b) < (c, d) by the first that is not equal."""
+    """(a, b) = (c, d), column by column; (a, b) < (c, d) by the first columns that differ."""
     rows = [row_of(side) for side in (left, right)]
     if rows[0] is None or rows[1] is None or name not in ("=", "<>", "<", "<=", ">", ">="):
         raise unsupported("this comparison of rows", position)
@@ -200,7 +201,7 @@ def compare_rows(b: Binder, name: str, left: exp.Expr, right: exp.Expr, position
         return disjunction([negation(p) for p in pairs])
     result = b.operator(name, list(sides[-1]), position)
     for pair, equal in zip(sides[-2::-1], pairs[-2::-1], strict=True):
-        # Where it is not known whether they are equal, it is not known which is smaller.
+        # If it is unknown whether they are equal, the order is unknown, too.
         smaller = b.operator(name[0], list(pair), position)
         result = Op(BOOL, "case", (equal, result, smaller), lambda a: case((a[0], a[1]), otherwise=a[2]))
     return result
@@ -212,14 +213,15 @@ def _case(b: Binder, node: exp.Expr) -> BoundNode:
     values: list[exp.Expr] = []
     for branch in node.args["ifs"]:
         if subject is not None:
-            # The subject is bound anew for each WHEN: each comparison may give an unknown one another type.
+            # The subject is bound again for each WHEN, because each comparison may give an unknown subject
+            # another type.
             condition = b.operator("=", [b.bind(subject), b.bind(branch.this)], position_of(branch.this))
         else:
             condition = b.boolean(branch.this, "CASE/WHEN")
         conditions.append(condition)
         values.append(branch.args["true"])
     default = node.args.get("default")
-    # PostgreSQL looks at ELSE first when it settles the type.
+    # PostgreSQL considers ELSE first when it determines the type.
     bound = [b.bind(default) if default is not None else Const(SqlType(Kind.UNKNOWN), None)]
     bound += b.bind_all(values)
     places = [position_of(default), *(position_of(v) for v in values)]
@@ -251,7 +253,7 @@ def _greatest(b: Binder, node: exp.Expr) -> BoundNode:
         and isinstance(found, Op)
         and len(found.args) > 1
     ):
-        # Spark compares the stored forms, of which some differ and are equal.
+        # Spark compares the storage forms; some equal values have different ones.
         return Op(found.type, name, found.args, comparison.extreme(found.type, largest=name == "greatest"))
     return found
 
@@ -287,7 +289,7 @@ def _like(b: Binder, node: exp.Expr) -> BoundNode:
 
 
 def _escape(b: Binder, node: exp.Expr) -> BoundNode:
-    """LIKE ... ESCAPE c: a constant pattern is rewritten to the default escape sign."""
+    """LIKE ... ESCAPE c: a constant pattern is rewritten to the default escape character."""
     if isinstance(node.this, exp.SimilarTo):
         from tidemill.sql.bind.scalars import similar_escape
 
@@ -336,8 +338,8 @@ def _with_backslash(pattern: str, sign: str) -> str:
 
 
 def output_text(b: Binder, node: BoundNode) -> BoundNode:
-    """A value in text form: a boolean as t or f, where a cast would give true or false; a char(n) with its
-    trailing blanks, which a cast would drop."""
+    """A value as output text: a boolean as t or f, where a cast gives true or false; a char(n) with its
+    trailing blanks, which a cast removes."""
     if node.type == BOOL:
         return Op(TEXT, "boolout", (node,), lambda a: call("left", cast_to(a[0], TEXT), integer(1)))
     if node.type.kind is Kind.CHAR:
@@ -346,7 +348,7 @@ def output_text(b: Binder, node: BoundNode) -> BoundNode:
 
 
 def _concat(b: Binder, call_: FunctionCall, position: int | None) -> BoundNode:
-    """concat and concat_ws take anything, as text, and leave out NULLs."""
+    """concat and concat_ws convert any argument to text, and ignore NULLs."""
     args = [settle(b.ctx, a) for a in b.bind_all(call_.args)]
     if not args or (call_.name == "concat_ws" and len(args) < 2):
         raise b.no_function(call_.name, args, position)
@@ -371,7 +373,7 @@ def _no_row_value(position: int | None) -> TidemillError:
 
 
 def _grouping(b: Binder, node: exp.Expr) -> BoundNode:
-    """GROUPING(a, ...): what it is, the grouping knows."""
+    """GROUPING(a, ...), which `grouping` evaluates."""
     if not b.aggregates:
         raise TidemillError(
             f"grouping operations are not allowed in {b.clause}", sqlstate="42803", position=position_of(node)

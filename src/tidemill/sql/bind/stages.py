@@ -34,13 +34,13 @@ from tidemill.sql.bind.window import group_numbers
 from tidemill.sql.functions.tree import Tree, call, cast_to, column, field
 from tidemill.types.model import array
 
-# Forms that evaluate only some of their arguments: PostgreSQL has no set-returning functions in them.
+# Forms that evaluate only some of their arguments. PostgreSQL does not allow set-returning functions in them.
 _LAZY = frozenset({"case", "coalesce"})
 
 
 class Stage:
-    """One inner query: `needs` records what it must compute, `source` makes it, `finish` rewrites what the
-    outer query computes."""
+    """One inner query: `needs` records what it must compute, `source` creates it, and `finish` rewrites the
+    expressions of the outer query."""
 
     def __init__(self, ctx: BindContext, scope: Scope) -> None:
         self._alias = ctx.alias()
@@ -48,7 +48,7 @@ class Stage:
         self._columns: dict[BoundNode, Ref] = {}
 
     def needs(self, node: BoundNode) -> Ref:
-        """Compute the node inside; the column that has it."""
+        """Compute the node in the inner query. Returns its column."""
         found = self._columns.get(node)
         if found is None:
             found = Ref(node.type, self._alias, f"x{len(self._columns)}", _label(node))
@@ -58,8 +58,8 @@ class Stage:
     def collect(
         self, node: BoundNode, inside: tuple[type[BoundNode], ...], apart: tuple[type[BoundNode], ...] = ()
     ) -> None:
-        """Note the columns that an expression names, and what of it is computed `inside`; what is `apart`
-        is passed over."""
+        """Record the columns of an expression, and the parts of it that are computed `inside`. Parts that are
+        `apart` are skipped."""
         if isinstance(node, inside) or (isinstance(node, Ref) and node not in self._outer):
             self.needs(node)
         elif not isinstance(node, apart):
@@ -74,7 +74,7 @@ class Stage:
 
     def select(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: BoundNode | None) -> exp.Select:
         columns = [aliased(lower(node), ref.name) for node, ref in self._columns.items()]
-        # A query of constants has none; a row is a row all the same.
+        # A query of constants has no columns, but still one row.
         select = exp.Select(expressions=columns or [aliased(exp.null(), "x")])
         if tree is not None:
             select.set("from_", exp.From(this=tree))
@@ -107,7 +107,8 @@ def number_groups(
     joins: Sequence[exp.Join],
     where: BoundNode | None,
 ) -> tuple[exp.Expr, Callable[[BoundNode], BoundNode]]:
-    """GROUPS frames: the numbers of groups as columns of a FROM item, and what the nodes become over it."""
+    """GROUPS frames: the numbers of the peer groups as columns of a FROM item, and the nodes rewritten over
+    it."""
     stage = Stage(ctx, scope)
     numbers: dict[Window, Ref] = {}
     for node in nodes:
@@ -133,7 +134,7 @@ def has_rows(node: BoundNode) -> bool:
 
 
 def check_rows(node: BoundNode) -> None:
-    """Refuse set-returning functions where PostgreSQL does."""
+    """Refuse set-returning functions where PostgreSQL refuses them."""
     for part in walk(node):
         if isinstance(part, Op) and part.key in _LAZY and has_rows(part):
             raise TidemillError(
@@ -153,8 +154,8 @@ def expand(
     joins: Sequence[exp.Join],
     where: BoundNode | None,
 ) -> tuple[exp.Expr, Callable[[BoundNode], BoundNode]]:
-    """The rows of the set-returning functions in `nodes` as a FROM item, and what the nodes become over it.
-    Several functions go side by side; the shorter ones end in NULLs."""
+    """The rows of the set-returning functions in `nodes` as a FROM item, and the nodes rewritten over it.
+    Several functions return rows side by side; shorter ones are filled with NULLs."""
     for node in nodes:
         check_rows(node)
     stage = Stage(ctx, scope)
@@ -163,7 +164,7 @@ def expand(
         for part in walk(node):
             if isinstance(part, FromRows) and part not in rows:
                 rows[part] = stage.needs(_values(part))
-        # What a function that gives rows needs is its array.
+        # A set-returning function needs its array.
         stage.collect(node, (Window,), (FromRows,))
     inner = stage.source(tree, joins, where)
     return _exploded(ctx, stage, inner, rows)

@@ -36,7 +36,7 @@ def bind_query(
     param_types: Sequence[SqlType | None] = (),
     session: SessionInfo,
 ) -> BoundQuery:
-    """A whole query. Types that the client left open in `param_types` are found (42P18 if they cannot be)."""
+    """Bind a whole query. Open types in `param_types` are determined (42P18 if that is not possible)."""
     ctx = BindContext(session, param_types)
     bound = bind_level(Env(ctx, names, {}), query, None)
     return finished(ctx, bound)
@@ -70,9 +70,9 @@ def bind_scalar(
     clause: str = "this expression",
     param_types: Sequence[SqlType | None] = (),
 ) -> BoundExpr:
-    """A scalar expression over the columns of one relation, which the tree names `table`.`physical name`.
-    With `target` it is assigned to that type (to the column `target_column`, if it is one's default or new
-    value)."""
+    """Bind a scalar expression over the columns of one relation, which the tree references as
+    `table`.`physical name`. With `target` it is assigned to that type (to `target_column`, if it is a
+    column's default or new value)."""
     ctx = BindContext(session, param_types)
     visible = columns_of(
         table,
@@ -97,7 +97,7 @@ def bind_scalar(
 
 
 class _NoNames:
-    """For expressions that may not name relations (defaults)."""
+    """For expressions that must not reference relations (defaults)."""
 
     def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
         raise UndefinedObject(
@@ -126,9 +126,9 @@ def bind_insert_source(
     columns: Sequence[str] | None = None,
     param_types: Sequence[SqlType | None] = (),
 ) -> BoundQuery:
-    """The rows of an INSERT as rows of the table: one output column per column of `targets`, of its type.
-    `columns` are those the statement lists (all if None); the others take their default or NULL. `source`
-    None is DEFAULT VALUES."""
+    """Bind the rows of an INSERT as rows of the table: one output column per column of `targets`, with its
+    type. `columns` are those that the statement lists (all if None); the others get their default or NULL.
+    `source` None is DEFAULT VALUES."""
     ctx = BindContext(session, param_types)
     env = Env(ctx, names, {})
     listed = _listed(targets, columns)
@@ -165,8 +165,8 @@ def _listed(targets: Sequence[Column], columns: Sequence[str] | None) -> list[Co
 
 
 def _check_width(given: int, listed: Sequence[Column], explicit: bool, surplus: int | None = None) -> None:
-    """Without a list of columns the values may be fewer: they go to the first columns. `surplus` is where the
-    first stands that is too many."""
+    """Without a column list there may be fewer values, which go to the first columns. `surplus` is the
+    position of the first value that is too many."""
     if given > len(listed):
         raise SyntaxError_("INSERT has more expressions than target columns", position=surplus)
     if given < len(listed) and explicit:
@@ -209,7 +209,7 @@ def _insert_rows(
 
 
 def _placed(binder: Binder, cells: Sequence[Expr], column: Column) -> pa.Array | tuple[BoundNode, ...]:
-    """The column's cells; an error says which of them it means."""
+    """Assign the column's cells. Errors contain the position of the cell."""
     try:
         return assigned_column(binder, [c.tree for c in cells], column)
     except TidemillError as e:
@@ -244,7 +244,7 @@ def _insert_query(
         raw = bound.nodes[i] if i < len(bound.nodes) else None
         node: BoundNode = Ref(output.type, alias, f"c{i}")
         if raw is not None and raw.type.kind is Kind.UNKNOWN:
-            # A bare literal of the select list is read as the column's type.
+            # A bare literal of the select list takes the column's type.
             node = raw
         by_name[column.name] = assign(env.ctx, node, column.type, column.name, position)
     nodes = [by_name[c.name] if c.name in by_name else default(c) for c in targets]
@@ -261,7 +261,7 @@ def _assigned_constants(
     targets: Sequence[Column],
     default: _Default,
 ) -> Constants | None:
-    """INSERT ... SELECT of constants stays a list of constants."""
+    """INSERT ... SELECT of constants remains a list of constants."""
     if bound.constants is None:
         return None
     found: dict[str, tuple[BoundNode, ...]] = {}

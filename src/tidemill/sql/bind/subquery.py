@@ -38,7 +38,7 @@ def _bind(b: Binder, query: exp.Expr) -> BoundParts:
 
     bound = bind_level(b.env, query, b.scope)
     for ref in bound.outer:
-        # Spark resolves names of the next query outwards, no further.
+        # Spark resolves names only in the directly enclosing query.
         if not _owns(b, ref):
             raise unsupported(
                 f'a subquery that names "{ref.label}" of a query beyond the one around it',
@@ -68,7 +68,7 @@ def _exists(b: Binder, node: exp.Expr) -> BoundNode:
 
 
 def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> BoundNode:
-    """left IN (query); Spark's IN has SQL's three-valued answer, NOT IN too."""
+    """left IN (query). Spark's IN has SQL's three-valued result, also for NOT IN."""
     inner = query.this if isinstance(query, exp.Subquery) and not query.args.get("alias") else query
     bound = _bind(b, inner)
     row = row_of(left)
@@ -110,7 +110,7 @@ def bind_array(b: Binder, query: exp.Expr) -> BoundNode:
 
 
 def _rows_as_array(b: Binder, query: exp.Expr) -> BoundNode:
-    """The rows of a query of one column, in its order; an empty array if it has no rows."""
+    """The rows of a query with one column, in order, as an array; empty without rows."""
     bound = _bind(b, query)
     if len(bound.columns) != 1:
         raise SyntaxError_("subquery must return only one column", position=position_of(query))
@@ -128,12 +128,12 @@ def _rows_as_array(b: Binder, query: exp.Expr) -> BoundNode:
 
 
 def _with_keys(tree: exp.Expr, alias: str) -> tuple[exp.Expr, list[TreeKey]]:
-    """An ordered query with what it is ordered by among its columns, and the keys over them as `alias`:
-    what Spark's aggregates collect is in no order."""
+    """An ordered query with its sort keys among the columns, and the keys as columns of `alias`, because
+    Spark's aggregates collect in no order."""
     assert isinstance(tree, exp.Select)
     made = tree.copy()
     items: list[exp.Ordered] = list(made.args["order"].expressions)
-    # What it is ordered by is an output column, or one of the subquery that it is made of.
+    # A sort key is an output column, or a column of the subquery.
     own = {e.alias for e in made.expressions}
     hidden = {c.name for item in items for c in item.find_all(exp.Column) if c.name not in own and _is_key(c)}
     source = made.args["from_"].this.alias if made.args.get("from_") is not None else ""
@@ -152,7 +152,7 @@ def _with_keys(tree: exp.Expr, alias: str) -> tuple[exp.Expr, list[TreeKey]]:
 
 
 def _is_key(node: exp.Column) -> bool:
-    """An output or hidden column (c0, h0), not a lambda's parameter."""
+    """Whether it is an output or hidden column (c0, h0), and not a lambda's parameter."""
     return not node.table and node.name[:1] in ("c", "h") and node.name[1:].isdigit()
 
 
@@ -164,7 +164,7 @@ def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> Bo
         source = source.this
     position = position_of(left)
     if isinstance(source, exp.Array) and _is_query(source) and source.expressions and name in COMPARISONS:
-        # ANY (ARRAY(query)) is ANY (query); Spark's functions over arrays take no subquery.
+        # ANY (ARRAY(query)) is ANY (query), because Spark's functions over arrays accept no subquery.
         source = source.expressions[0]
     if isinstance(source, exp.Subquery | exp.Select | exp.SetOperation | exp.Values):
         inner = source.this if isinstance(source, exp.Subquery) else source
@@ -176,7 +176,7 @@ def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> Bo
             return negation(bind_in(b, left, inner))
         return bounds.compared(b, name, left, _bind(b, inner), every=every)
     if isinstance(source, exp.Array) and name in _IN_PYTHON and not _is_query(source):
-        # A lambda cannot have what runs in Python: one comparison for each element.
+        # A lambda cannot contain functions in Python, so each element is compared separately.
         from tidemill.sql.bind.special import conjunction, disjunction
 
         tests = [b.operator(name, [b.bind(left), b.bind(e)], position) for e in source.expressions]
@@ -191,7 +191,7 @@ def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> Bo
         raise TidemillError(
             "op ANY/ALL (array) requires array on right side", sqlstate="42809", position=position
         )
-    # The comparison is resolved once for the element type and then applied to each element by a lambda.
+    # The comparison is resolved once for the element type, and a lambda applies it to each element.
     element = Ref(element_type(items.type), "", "e")
     compared = b.operator(name, [value, element], position)
     if compared.type != BOOL or not isinstance(compared, Op):
@@ -204,7 +204,7 @@ def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> Bo
 
     def build(a: Sequence[Tree]) -> Tree:
         element_tree = _on_variable(lower(cast_element))
-        # Both are computed outside of the lambda, where they may run in Python.
+        # Both are computed outside the lambda, where they may run in Python.
         return let_all(
             list(a), lambda v: call(spark, v[1], lambda_("e", test.build([v[0], element_tree.copy()])))
         )
@@ -212,7 +212,7 @@ def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> Bo
     return Op(BOOL, f"{spark} {compared.key}", (operands[0], items), build)
 
 
-# Operators whose Spark form may be a function in Python.
+# Operators whose Spark form may be a Python function.
 _IN_PYTHON = frozenset({"~", "~*", "!~", "!~*"})
 
 

@@ -22,8 +22,8 @@ from tidemill.types.model import MZ_TIMESTAMP, TIMESTAMPTZ
 
 
 def substitute(bound: BoundQuery, values: Sequence[Any], session: SessionInfo | None = None) -> BoundQuery:
-    """The query with its parameters' values (storage forms: pyarrow scalars or what pyarrow makes one of),
-    and, where given, as a later moment of the session sees it."""
+    """The query with the values of its parameters (storage forms: pyarrow scalars, or values that pyarrow
+    converts to one) and, if `session` is given, with the session values of a later time."""
     now = session or bound.session
     scalars = _scalars(values, bound)
     change = _replacer(scalars, bound)
@@ -66,8 +66,8 @@ def complete(
     session: SessionInfo,
     change: Callable[[BoundNode], BoundNode | None] | None = None,
 ) -> exp.Expr:
-    """A copy of the tree with every marker replaced whose value is known, and its variables numbered: one
-    query has one text."""
+    """A copy of the tree in which every marker with a known value is replaced and variables are numbered, so
+    that equal queries have equal texts."""
     holder = exp.Paren(this=tree.copy())
     if scalars and change is not None:
         resolve_limits(holder, lambda node: rewrite(node, change), session)

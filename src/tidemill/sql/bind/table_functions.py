@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from tidemill.sql.bind.query import BoundParts
 
 SET_RETURNING = frozenset(SOURCES)
-# What PostgreSQL calls the column of functions whose result has a name; others' is called as the alias.
+# PostgreSQL's column names for functions whose result has a name. For others, the alias is the column name.
 NAMED_COLUMN = "value"
 
 
 def bind_table_function(
     env: Env, scope: Scope, node: exp.Expr, function: exp.Expr
 ) -> tuple[BoundParts, bool]:
-    """The function's rows as a query, and whether it names columns of items to its left."""
+    """The function's rows as a query, and whether it references columns of items to its left."""
     from tidemill.sql.bind.expr import Binder
     from tidemill.sql.bind.query import BoundParts
 
@@ -62,7 +62,7 @@ def bind_table_function(
 
 
 def _one_row(binder: Binder, function: exp.Expr, *, ordinality: bool) -> tuple[BoundParts, bool]:
-    """A function of one value: a table of one row."""
+    """A function of one value: a table with one row."""
     from tidemill.sql.bind.query import BoundParts
     from tidemill.sql.bind.tables import select_from
 
@@ -77,7 +77,7 @@ def _one_row(binder: Binder, function: exp.Expr, *, ordinality: bool) -> tuple[B
 
 
 def _rows(source: RowSource, *, ordinality: bool) -> exp.Expr:
-    """The generator of the source's columns c0, c1, ..., with the row's number behind them if wanted."""
+    """The generator of the source's columns c0, c1, ..., followed by the row's number if requested."""
     values = source.build([lower(a) for a in source.args])
     if not ordinality:
         if len(source.columns) > 1:
@@ -93,7 +93,7 @@ def _rows(source: RowSource, *, ordinality: bool) -> exp.Expr:
 
 
 def returns_rows(tree: exp.Expr) -> bool:
-    """Whether a set-returning function is called anywhere in the tree."""
+    """Whether the tree contains a call of a set-returning function."""
     for node in tree.find_all(exp.Func):
         if isinstance(node, exp.Unnest):
             return True

@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class From:
-    """A FROM item or join so far: its Spark tree and what it makes visible. `joins` hang on `tree`."""
+    """A FROM item or join: its Spark tree and the names that it makes visible. `joins` belong to `tree`."""
 
     tree: exp.Expr
     items: list[Item]
     columns: list[Visible]
     joins: list[exp.Join] = field(default_factory=list)
-    # Columns of enclosing queries (or of items further left) that subqueries in it name.
+    # Columns of enclosing queries (or of items to the left) that its subqueries reference.
     outer: list[Ref] = field(default_factory=lambda: list[Ref]())
 
     def whole(self) -> exp.Expr:
-        """The tree with its joins; a join is put in parentheses when it stands inside another."""
+        """The tree with its joins. A join inside another one is in parentheses."""
         if not self.joins:
             return self.tree
         first = self.tree.copy()
@@ -55,7 +55,7 @@ def derived(query: exp.Expr, alias: str, columns: Sequence[Tree]) -> exp.Select:
 
 
 def subquery_as(query: exp.Expr, alias: str, *, own: bool = False) -> exp.Subquery:
-    """`own`: the tree has no other use, and need not be copied."""
+    """`own`: the tree has no other use and need not be copied."""
     named = exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
     return exp.Subquery(this=query if own else query.copy(), alias=named)
 
@@ -109,7 +109,7 @@ def _joined(
 
 
 def _item(env: Env, node: exp.Expr, parent: Scope | None, left: Sequence[From]) -> From:
-    """One item. `left` are the items a LATERAL one may see."""
+    """One item. `left` are the items that a LATERAL item may reference."""
     if isinstance(node, exp.Table):
         if isinstance(node.this, exp.Func):
             inner = _function(env, node, node.this, parent, left)
@@ -145,7 +145,7 @@ def _realiased(node: exp.Subquery) -> exp.Expr:
 
 
 def _own_joins(env: Env, item: From, node: exp.Expr, parent: Scope | None, left: Sequence[From]) -> From:
-    """Joins that the parser hung on the item itself (inside parentheses these are taken by the caller)."""
+    """Joins that the parser attached to the item itself (inside parentheses, the caller handles them)."""
     if isinstance(node.parent, exp.Subquery) and node.parent.this is node:
         return item
     for join in node.args.get("joins") or ():
@@ -292,21 +292,22 @@ def _function(
     if alias is None or not single or own[0].name == NAMED_COLUMN:
         made = _bound_item(env, bound, alias, name, node, lateral=uses_left)
         if alias is not None and len(bound.columns) == 1:
-            # FROM jsonb_array_elements(j) AS e: the column has a name, and e is the value too.
+            # FROM jsonb_array_elements(j) AS e: the column has its own name, and e is also the value.
             made.columns.append(Visible(alias.name, made.columns[0].node, hidden=True))
         return made
-    # FROM generate_series(1, 3) AS g: the column is called g too.
+    # FROM generate_series(1, 3) AS g: the column is also named g.
     bound = replace(bound, columns=(replace(own[0], name=alias.name), *bound.columns[1:]))
     return _bound_item(env, bound, alias, name, node, lateral=uses_left)
 
 
-# How sqlglot calls the column of WITH ORDINALITY behind UNNEST that has no name; no column can be so called.
+# sqlglot's name for the unnamed column of WITH ORDINALITY after UNNEST; users cannot have a column of this
+# name.
 _UNNAMED_OFFSET = "offset"
 
 
 def _function_alias(node: exp.Expr, function: exp.Expr) -> exp.TableAlias | None:
-    """The alias, with all of its column names: behind UNNEST ... WITH ORDINALITY sqlglot takes the last for
-    the number's."""
+    """The alias with all its column names. For UNNEST ... WITH ORDINALITY, sqlglot takes the last name as
+    that of the number."""
     alias = _alias(node)
     offset = node.args.get("offset") or function.args.get("offset")
     if alias is None or not isinstance(offset, exp.Identifier) or offset.name == _UNNAMED_OFFSET:
@@ -361,7 +362,7 @@ def _join(env: Env, left: From, join: exp.Join, parent: Scope | None, before: Se
 def _using(
     env: Env, left: From, right: From, using: Sequence[str], side: str, position: int | None
 ) -> tuple[BoundNode, list[Visible]]:
-    """The condition of USING and the visible columns: the merged ones first."""
+    """The condition of USING, and the visible columns, the merged ones first."""
     scope = Scope(env.ctx, [*left.items, *right.items], [], None)
     binder = Binder(env, scope, "JOIN/USING")
     conditions: list[BoundNode] = []
@@ -398,5 +399,5 @@ def _single(side: From, name: str, where: str, position: int | None) -> Visible:
 
 
 def star_columns(scope: Scope, columns: Sequence[Visible]) -> list[tuple[str, BoundNode]]:
-    """What `*` or `t.*` stands for."""
+    """The columns of `*` or `t.*`."""
     return [(v.name, scope.use(v)) for v in columns if not v.hidden]

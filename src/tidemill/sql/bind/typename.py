@@ -45,16 +45,16 @@ _BY_NAME: dict[str, SqlType] = {
         *(model.MZ_TIMESTAMP, model.OID, model.NAME, SqlType(Kind.CHAR)),
     )
 }
-# A char(n) or varchar(n) longer than this is refused by PostgreSQL too.
+# PostgreSQL also refuses a longer char(n) or varchar(n).
 _MAX_LENGTH = 10_485_760
 
 
 def sql_type(node: exp.Expr) -> SqlType:
-    """The type that the node names; 42704 if it does not exist."""
+    """The type of the node. Raises 42704 if it does not exist."""
     if not isinstance(node, exp.DataType):
         return _named(node.name.lower(), node)
     if isinstance(node.this, str):
-        # How sqlglot reads oid and the names of OIDs.
+        # sqlglot's names for oid and the types of OIDs.
         return _named(node.this.lower(), node)
     kind: exp.DType = node.this
     if kind is D.ARRAY:
@@ -78,7 +78,7 @@ def sql_type(node: exp.Expr) -> SqlType:
 
 
 def written_name(node: exp.Expr) -> str:
-    """A type's own name where sqlglot has no class for it; without its schema."""
+    """The written name of a type for which sqlglot has no class, without its schema."""
     if isinstance(node.this, str):
         return node.this.lower()
     if isinstance(node, exp.DataType):

@@ -59,8 +59,8 @@ def bound_rows(values: Sequence[_Values], columns: tuple[Column, ...], rows: int
 
 
 def rows_tree(values: Sequence[_Values], types: Sequence[SqlType]) -> exp.Expr:
-    """The rows as a Spark query. Spark's inline tables take only what it can fold (no subquery, nothing that
-    may raise): rows with more in them are structs that a query makes."""
+    """The rows as a Spark query. Spark's inline tables accept only foldable expressions (no subquery, nothing
+    that may raise). Other rows are structs that a query creates."""
     trees = [
         [literal_tree(v, t) for v in column] if isinstance(column, pa.Array) else [lower(n) for n in column]
         for column, t in zip(values, types, strict=True)
@@ -126,7 +126,8 @@ def _texts(cells: Cells) -> tuple[list[str | None], str]:
         if text is None:
             texts.append(None)
         elif not isinstance(text, str):
-            # A negation; of anything but a number's literal it makes the column none of plain literals.
+            # A negation. With any operand other than a number literal, the column does not consist of plain
+            # literals.
             inner: dict[str, Any] = text.args
             number = inner.get("this")
             if inner.get("is_string") is not False or not isinstance(number, str):
@@ -146,8 +147,8 @@ def _texts(cells: Cells) -> tuple[list[str | None], str]:
 
 
 def assigned_column(binder: Binder, cells: Cells, target: Column) -> _Values:
-    """The cells of one column of INSERT ... VALUES as the table's column. Each cell is coerced by itself,
-    as PostgreSQL does."""
+    """The cells of one column of INSERT ... VALUES, converted to the table's column. Each cell is coerced
+    separately, as in PostgreSQL."""
     fast = _plain_literals(cells, target.type, binder.ctx.session.time_zone)
     if fast is not None:
         return fast
@@ -155,7 +156,7 @@ def assigned_column(binder: Binder, cells: Cells, target: Column) -> _Values:
 
 
 def _plain_literals(cells: Cells, t: SqlType, zone: str) -> pa.Array | None:
-    """The cells as one array, if all of them are strings, all numbers or all booleans (and NULLs)."""
+    """The cells as one array, if all are strings, all numbers or all booleans (or NULL)."""
     kinds = set(map(type, cells)) - {exp.Null}
     if kinds == {exp.Boolean} and t.kind is Kind.BOOL:
         return pa.array([cell.args.get("this") for cell in cells], pa.bool_())
@@ -170,12 +171,12 @@ def _plain_literals(cells: Cells, t: SqlType, zone: str) -> pa.Array | None:
     try:
         return decode_text(pa.array(texts, pa.string()), t, timezone=zone)
     except TidemillError:
-        # Bound again cell by cell, the bad one is found with its place and PostgreSQL's text for it.
+        # Binding cell by cell finds the position of the bad cell and PostgreSQL's error text.
         return None
 
 
 def _reads_numbers(texts: Sequence[str | None], t: SqlType) -> bool:
-    """Does reading the number's text as `t` give what PostgreSQL's cast of the number gives?"""
+    """Whether reading the number's text as `t` gives the result of PostgreSQL's cast of the number."""
     if t.kind in FLOATS or t.kind is Kind.NUMERIC:
         return True
     return t.kind in SIGNED and all(s is None or s.lstrip("-").isdigit() for s in texts)

@@ -38,7 +38,7 @@ from tidemill.types.model import FLOAT8, INT4, INT8, Kind, SqlType
 if TYPE_CHECKING:
     from tidemill.sql.bind.expr import Binder
 
-# name -> result type, for those without arguments. Spark counts ranks in INT.
+# name -> result type, for functions without arguments. Spark's ranks are INT.
 _RANKS: dict[str, SqlType] = {
     "row_number": INT8,
     "rank": INT8,
@@ -47,7 +47,7 @@ _RANKS: dict[str, SqlType] = {
     "cume_dist": FLOAT8,
 }
 _VALUES = frozenset({"lag", "lead", "first_value", "last_value", "nth_value", "ntile"})
-# Windows that are defined by another, one on the other.
+# The maximum depth of windows that are based on other windows.
 MAX_WINDOW_CHAIN = 32
 
 
@@ -99,7 +99,7 @@ def _bound(b: Binder, node: exp.Window, position: int | None) -> BoundNode:
     for p in partition:
         check_grouped(p.type, "PARTITION BY")
     order = tuple(sort_key(b, o) for o in spec.order)
-    # Ranks use the whole partition, whatever the frame.
+    # Ranks use the whole partition and ignore the frame.
     plain = found.name in _RANKS or found.name in ("lag", "lead", "ntile")
     frame = framed(b, spec.frame, order, position)
     if plain:
@@ -108,7 +108,7 @@ def _bound(b: Binder, node: exp.Window, position: int | None) -> BoundNode:
 
 
 class _Spec:
-    """A window's parts, its own and those of the windows that it is based on."""
+    """The parts of a window, including those of the windows that it is based on."""
 
     def __init__(self, partition: list[exp.Expr], order: list[exp.Ordered], frame: exp.Expr | None) -> None:
         self.partition = partition
@@ -126,8 +126,8 @@ def _parts(node: exp.Expr) -> _Spec:
 
 
 def _resolved_spec(b: Binder, node: exp.Window, position: int | None, depth: int = 0) -> _Spec:
-    """OVER w, OVER (w ORDER BY ...): a window takes the partition of the one it is based on, and its order
-    if that has one."""
+    """OVER w, OVER (w ORDER BY ...): a window inherits the partition of the window that it is based on, and
+    its order if it has one."""
     own, alias = _parts(node), node.args.get("alias")
     if alias is None:
         return own
@@ -136,7 +136,7 @@ def _resolved_spec(b: Binder, node: exp.Window, position: int | None, depth: int
         raise TidemillError(f'window "{alias.name}" does not exist', sqlstate="42704", position=position)
     based = _resolved_spec(b, named, position, depth + 1)
     if not own.partition and not own.order and own.frame is None:
-        # OVER w; OVER (w), which sqlglot reads alike, is refused by PostgreSQL where w has a frame.
+        # sqlglot parses OVER w and OVER (w) alike. PostgreSQL refuses the second if w has a frame.
         return based
     if own.partition:
         raise WindowingError(
@@ -203,7 +203,7 @@ def _aggregate(fn: signature.Fn, types: Sequence[SqlType]) -> Callable[[Sequence
 def _counted(
     b: Binder, name: str, t: SqlType, nodes: list[BoundNode], count: BoundNode, position: int | None
 ) -> _Bound:
-    """ntile(n) and nth_value(x, n): Spark wants a number that it knows."""
+    """ntile(n) and nth_value(x, n): Spark requires a constant number."""
     state = "22014" if name == "ntile" else "22016"
     number = to_type(b.ctx, count, INT4, position=position)
     if not isinstance(number, Const):
@@ -244,14 +244,14 @@ def _shift(b: Binder, name: str, args: list[BoundNode], position: int | None) ->
 
 
 _PENDING = "tidemill_over"
-# Spark does not compute these without an order.
+# Spark requires an order for these.
 _IN_ORDER = frozenset(
     {"row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile", "lag", "lead"}
 )
 
 
 def _over(tree: Tree) -> Tree:
-    """Marks the Spark call that the OVER clause belongs to."""
+    """Marks the Spark call to which the OVER clause belongs."""
     tree.meta[_PENDING] = True
     return tree
 
@@ -280,7 +280,7 @@ def over(
     """function OVER (...)."""
     keys = exp.Order(expressions=[ordered(k) for k in order]) if order else None
     if keys is None and isinstance(function, exp.Anonymous) and str(function.this) in _IN_ORDER:
-        # Without an order all rows are peers.
+        # Without an order, all rows are peers.
         keys = exp.Order(expressions=[exp.Ordered(this=null())])
     return exp.Window(
         this=function,

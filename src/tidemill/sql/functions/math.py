@@ -270,7 +270,7 @@ def _install_whole() -> None:
     by_row("factorial", (INT8,), NUMERIC, numbers.factorial)
     by_row("min_scale", (NUMERIC,), INT4, numbers.min_scale)
     function("trim_scale", (NUMERIC,), NUMERIC, lambda a: a[0])
-    # Where its digits are known, the binder tells them.
+    # If the digits are known, the binder evaluates the call.
     hint = "A stored numeric keeps no zeros at its end; min_scale() tells how many digits it needs."
     refused_function("scale", (NUMERIC,), INT4, hint)
     by_row("width_bucket", (FLOAT8, FLOAT8, FLOAT8, INT4), INT4, numbers.width_bucket_float)

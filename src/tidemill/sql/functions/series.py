@@ -56,8 +56,8 @@ _ZERO_STEP = ("22023", "step size cannot equal zero")
 def _counted(
     start: Tree, stop: Tree, step: Tree, rows: Callable[[Tree], Tree], zero: Tree, none: Tree
 ) -> Tree:
-    """`rows` (up to an end) where the step leads from start to stop, `none` where it leads away. Spark's
-    sequence counts down by itself and refuses a step of the wrong sign."""
+    """`rows` (up to an end) if the step leads from start to stop, `none` if it leads away. Spark's sequence
+    also counts down without a step, and refuses a step of the wrong sign."""
     up = and_(gt(step.copy(), zero), le(start.copy(), stop.copy()))
     down = and_(lt(step.copy(), zero.copy()), ge(start.copy(), stop.copy()))
     ends = (cast(end.copy(), "DOUBLE") for end in (stop, start))

@@ -110,8 +110,8 @@ def _syntax_error(
         return SyntaxError_("syntax error in the query", position=tokens[0].start + 1)
     at = index - base
     if lowered and index == lowered[-1].col:
-        # sqlglot blames the last token both for itself and for what is missing after it: one more token
-        # tells them apart.
+        # sqlglot reports the last token both for errors in it and for what is missing after it; one more
+        # token distinguishes the two.
         probe = GlotToken(TokenType.BACKSLASH, "", 1, base + len(tokens) - 1)
         try:
             _run(text, [*lowered, probe])

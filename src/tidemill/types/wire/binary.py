@@ -36,7 +36,7 @@ from tidemill.types.wire.oids import MZ_TIMESTAMP_PRECISION
 
 _STRINGS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.UNKNOWN}
 _NESTED = {Kind.ARRAY, Kind.LIST, Kind.MAP, Kind.RECORD}
-# What stands on the wire, big end first.
+# The types on the wire, in big-endian order.
 _FIXED: dict[Kind, str] = {
     Kind.BOOL: ">u1",
     Kind.INT2: ">i2",
@@ -55,12 +55,12 @@ _FIXED: dict[Kind, str] = {
 }
 _INTERVAL = np.dtype([("micros", ">i8"), ("days", ">i4"), ("months", ">i4")])
 _JSONB_VERSION = b"\x01"
-# binary_slice without an end fails for a slice of nothing.
+# binary_slice without an end fails for an empty array.
 _END = 2**31 - 1
 
 
 def encode_binary(array: pa.Array | pa.ChunkedArray, t: SqlType) -> pa.Array:
-    """The column as a client sees it in binary format."""
+    """The column in binary format, as clients receive it."""
     column = contiguous(array)
     kind = t.kind
     if kind in _STRINGS or kind in (Kind.BYTEA, Kind.UUID):
@@ -184,7 +184,7 @@ def _check(wrong: np.ndarray, text: str) -> None:
 
 
 def _mz_timestamps(values: pa.Array) -> pa.Array:
-    """An mz_timestamp came as numeric(39,0); its storage is 63 bits."""
+    """An mz_timestamp arrives as numeric(39,0); its storage has 63 bits."""
     limit = pa.scalar(2**63 - 1).cast(pa.decimal128(38, 0))
     wrong = pc.fill_null(
         pc.or_(pc.less(values, pa.scalar(0).cast(limit.type)), pc.greater(values, limit)), False

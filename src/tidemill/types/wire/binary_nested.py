@@ -53,7 +53,7 @@ def encode(array: pa.Array, t: SqlType, encode_child: Code) -> pa.Array:
 
 
 def _list(offsets: np.ndarray, children: pa.Array, element: SqlType, encode_child: Code) -> pa.Array:
-    """Dimensions (0 or 1), whether a null is within, the element's OID, length and lower bound, elements."""
+    """Dimensions (0 or 1), whether there is a null, the element's OID, length and lower bound, elements."""
     counts = np.diff(offsets)
     nulls = np.concatenate([[0], np.cumsum(~valid_mask(children))])
     has_null = (nulls[offsets[1:]] - nulls[offsets[:-1]]) > 0
@@ -64,7 +64,7 @@ def _list(offsets: np.ndarray, children: pa.Array, element: SqlType, encode_chil
     head[:, 3] = counts
     head[:, 4] = 1
     full = bytes_of_rows(head.view(np.uint8).reshape(len(counts), 20), np.ones(len(counts), np.bool_))
-    # An empty array has no dimensions, hence neither length nor lower bound.
+    # An empty array has no dimensions, and therefore neither length nor lower bound.
     short = pc.binary_slice(full, 0, 12)
     heads = pc.if_else(pa.array(counts > 0), full, short)
     return pc.binary_join_element_wise(heads, _joined(_framed(encode_child(children, element)), offsets), b"")
@@ -79,7 +79,7 @@ def _record(array: pa.Array, t: SqlType, encode_child: Code) -> pa.Array:
 
 
 def _framed(values: pa.Array) -> pa.Array:
-    """Each value with its length before it; a null is the length -1."""
+    """Each value preceded by its length; a null has the length -1."""
     lengths = _int4(pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False))
     return pc.fill_null(pc.binary_join_element_wise(lengths, values, b""), _NULL_LENGTH)
 
@@ -177,7 +177,7 @@ def _decode_records(
 
 
 class _Cursor:
-    """Reads one value's bytes from the front; whatever is missing or too much is `incorrect binary data
+    """Reads the bytes of one value from the front. Missing or extra bytes are `incorrect binary data
     format`."""
 
     def __init__(self, raw: bytes) -> None:

@@ -27,9 +27,9 @@ _NAN = 0xC000
 _INFINITIES = (0xD000, 0xF000)
 _HEADER = 4  # cells
 _BASE = np.uint64(10**4)
-# Up to this many digits behind the point 64 bits hold a fraction that is filled up to whole groups.
+# Up to this many fractional digits, 64 bits hold a fraction that is padded to whole groups.
 _NARROW_SCALE = 16
-# Groups of four digits before the point that any 38-digit number fits into.
+# Groups of four digits that hold the integer part of any 38-digit number.
 _WHOLE_GROUPS = 10
 
 
@@ -38,7 +38,8 @@ def bad_binary() -> InvalidValue:
 
 
 def encode(array: pa.Array, *, least: int | None) -> pa.Array:
-    """A decimal column, all digits of its scale shown; or, with `least`, so many and no further zeros."""
+    """A decimal column with all digits of its scale, or, with `least`, at least this many and no further
+    zeros."""
     scale = array.type.scale
     low, high = wide.words(array)
     signed = low.view(np.int64)
@@ -52,8 +53,8 @@ def encode(array: pa.Array, *, least: int | None) -> pa.Array:
 
 
 def _narrow_groups(values: np.ndarray, scale: int) -> list[np.ndarray]:
-    """Digits to the base 10000, least first, of unscaled values that one word holds. The fraction has all its
-    groups, what is before the point as many as the largest needs."""
+    """Base-10000 digits, least first, of unscaled values that fit into one word. The fraction has all its
+    groups, the integer part as many as the largest value needs."""
     size = np.abs(values).view(np.uint64)
     whole = size // np.uint64(10**scale)
     fraction = (size - whole * np.uint64(10**scale)) * np.uint64(10 ** (-scale % 4))
@@ -68,7 +69,7 @@ def _narrow_groups(values: np.ndarray, scale: int) -> list[np.ndarray]:
 
 
 def _wide_groups(limbs: list[np.ndarray], scale: int) -> list[np.ndarray]:
-    """The same of 128 bits."""
+    """The same for 128 bits."""
     limbs = wide.multiply_add(limbs, 10 ** (-scale % 4))
     groups: list[np.ndarray] = []
     while len(groups) < -(-scale // 4) or len(limbs) > 1 or bool(limbs[0].any()):
@@ -86,11 +87,11 @@ def _values(
     least: int,
     valid: np.ndarray,
 ) -> pa.Array:
-    """Header and digits from the first group that is not zero to the last; `fraction` groups are behind the
-    point. Each row's header is put right before its first digit, over the zeros there."""
+    """Header and digits from the first to the last group that is not zero; `fraction` groups are after the
+    point. Each row's header is written directly before its first digit, over the zeros there."""
     rows, width = len(valid), len(groups)
     before = _zeros(groups[::-1], rows)
-    # All zero: no digit is sent.
+    # All groups are zero: no digit is sent.
     behind = np.where(before == width, 0, _zeros(groups, rows))
     cells = np.empty((rows, _HEADER + width), np.int16)
     for i, group in enumerate(groups):
@@ -109,7 +110,7 @@ def _values(
 
 
 def _zeros(groups: list[np.ndarray], rows: int) -> np.ndarray:
-    """How many of the groups are zero, in each row, before one that is not."""
+    """The number of leading zero groups in each row."""
     count = np.zeros(rows, np.int64)
     empty = np.ones(rows, np.bool_)
     for group in groups:
@@ -121,7 +122,7 @@ def _zeros(groups: list[np.ndarray], rows: int) -> np.ndarray:
 
 
 def _shown(cells: np.ndarray, fraction: int, before: np.ndarray, behind: np.ndarray) -> np.ndarray:
-    """How many decimal digits are behind the point, without zeros at the end."""
+    """The number of fractional digits without trailing zeros."""
     rows, width = cells.shape
     last = cells[np.arange(rows), width - 1 - behind].astype(np.int64)
     zeros = sum((last % power == 0).astype(np.int64) for power in (10, 100, 1000))
@@ -151,7 +152,7 @@ def decode(array: pa.Array, t: SqlType) -> pa.Array:
     width = _WHOLE_GROUPS + fraction_groups
     odd = (count * 2 + 2 * _HEADER != lengths) | ((sign != 0) & (sign != _NEGATIVE))
     count = np.where(odd, 0, count)
-    # Scatter each row's digits to the columns of their weights.
+    # Write each row's digits to the columns of their weights.
     owner = np.repeat(np.arange(len(array)), count)
     nth = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
     digit = cells[starts[owner] + _HEADER + nth]

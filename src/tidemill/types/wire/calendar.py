@@ -14,15 +14,15 @@ DATE_MINUS_INFINITY = -(2**31)
 TIMESTAMP_INFINITY = 2**63 - 1
 TIMESTAMP_MINUS_INFINITY = -(2**63)
 
-# PostgreSQL counts from 2000-01-01 on the wire.
+# The epoch of PostgreSQL's wire format is 2000-01-01.
 POSTGRES_EPOCH_DAYS = 10_957
 POSTGRES_EPOCH_MICROS = POSTGRES_EPOCH_DAYS * MICROS_PER_DAY
 
-# 24 November 4714 BC, where PostgreSQL's (Julian) count of days starts; dates end with the year 5874897.
+# 24 November 4714 BC, the start of PostgreSQL's (Julian) day count; dates end with the year 5874897.
 FIRST_DAY = -2_440_588
 LAST_DAY = 2_145_042_905
 FIRST_TIMESTAMP = FIRST_DAY * MICROS_PER_DAY
-# PostgreSQL goes on to 294276; microseconds since 1970 in 64 bits end 29 years before.
+# PostgreSQL's limit is 294276. Microseconds since 1970 in 64 bits end earlier.
 LAST_TIMESTAMP = TIMESTAMP_INFINITY - 1
 
 

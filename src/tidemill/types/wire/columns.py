@@ -17,12 +17,12 @@ from tidemill.errors import InvalidValue
 from tidemill.types.columns import spans
 from tidemill.types.kernels import pc
 
-# What PostgreSQL's isspace() takes as blank around a value.
+# The characters that PostgreSQL's isspace() skips around a value.
 BLANKS = " \t\n\v\f\r"
 
 
 class InvalidField(InvalidValue):
-    """An InvalidValue that knows its row within the decoded column, for COPY's line numbers."""
+    """An InvalidValue with its row in the decoded column, for COPY's line numbers."""
 
     def __init__(self, cause: InvalidValue, row: int) -> None:
         super().__init__(cause.primary, detail=cause.detail, hint=cause.hint, sqlstate=cause.sqlstate)
@@ -30,7 +30,7 @@ class InvalidField(InvalidValue):
 
 
 def as_text(array: pa.Array) -> pa.Array:
-    """A client's bytes as UTF-8 strings; refuses what is none, and the zero byte, as PostgreSQL does."""
+    """A client's bytes as UTF-8 strings. Refuses other bytes, and the zero byte, as PostgreSQL does."""
     if not pa.types.is_string(array.type):
         try:
             array = array.cast(pa.string())
@@ -52,7 +52,7 @@ def _raise_bad_utf8(array: pa.Array) -> None:
         try:
             value.decode("utf-8")
         except UnicodeDecodeError as error:
-            # PostgreSQL shows as many bytes as the first one claims to have.
+            # PostgreSQL shows as many bytes as the first byte announces.
             claimed = 4 if value[error.start] >= 0xF0 else 3 if value[error.start] >= 0xE0 else 2
             claimed = 1 if value[error.start] < 0xC0 else claimed
             shown = " ".join(f"0x{b:02x}" for b in value[error.start : error.start + claimed])
@@ -63,7 +63,7 @@ def _raise_bad_utf8(array: pa.Array) -> None:
 def decode_rows(
     texts: pa.Array, rows: np.ndarray, parse: Callable[[Any], Any], target: pa.DataType
 ) -> pa.Array:
-    """`parse` each of the given rows; the first that is refused is told with its row."""
+    """`parse` each of the given rows. The error of the first invalid one contains its row."""
     values: list[Any] = []
     for row, text in zip(rows.tolist(), texts.take(pa.array(rows)).to_pylist(), strict=True):
         try:
@@ -83,8 +83,9 @@ def decode(
     regular: str,
     parse: Callable[[str], Any],
 ) -> pa.Array:
-    """A column of texts as `target`: all of it by `fast` if that takes it; else what matches the pattern
-    `regular` by `fast` and the rest by `parse`. `fast` raises ArrowInvalid for what it does not take."""
+    """A column of texts as `target`: all of it with `fast` if possible; else the values that match the
+    pattern `regular` with `fast`, and the rest with `parse`. `fast` raises ArrowInvalid for values that it
+    does not accept."""
     try:
         return fast(texts)
     except pa.ArrowInvalid:

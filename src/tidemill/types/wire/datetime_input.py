@@ -69,7 +69,7 @@ _DAYS = frozenset(
         "sunday",
     ]
 )
-# Abbreviations that PostgreSQL knows by default and that mean one thing, in seconds east.
+# Abbreviations that PostgreSQL knows by default and that are unambiguous, in seconds east.
 _ABBREVIATIONS = {
     name: hours * 3600
     for hours, names in (
@@ -88,7 +88,7 @@ _ABBREVIATIONS = {
     )
     for name in names.split()
 }
-# As far as PostgreSQL lets a zone be from UTC (MAX_TZDISP_HOUR).
+# The maximum distance of a time zone from UTC (MAX_TZDISP_HOUR).
 _MAX_OFFSET_HOURS = 15
 
 DATE_STYLE_HINT = 'Perhaps you need a different "DateStyle" setting.'
@@ -96,7 +96,7 @@ DATE_STYLE_HINT = 'Perhaps you need a different "DateStyle" setting.'
 
 @dataclass(slots=True)
 class DateTime:
-    """What a text said. `special` is epoch, infinity or -infinity, and then nothing else is set."""
+    """The fields of a text. `special` is epoch, infinity or -infinity; then no other field is set."""
 
     special: str | None = None
     year: int | None = None  # 0 is 1 BC
@@ -165,7 +165,7 @@ class _Reader:
             self.word(text.rstrip("."))
 
     def once(self, free: bool) -> None:
-        """A field may be given once."""
+        """Set a field, which may be given only once."""
         if not free:
             raise self.syntax()
 
@@ -267,7 +267,7 @@ class _Reader:
         elif len(whole) >= 3 or self.out.day is not None:
             self.set_year(whole)
         elif self.out.month is None and self.out.day is None:
-            # `8 jan 1999` and `1 8 1999` both start so; the second is month first.
+            # `8 jan 1999` and `1 8 1999` begin like this; the second has the month first.
             self.out.day = int(whole)
         else:
             self.out.day = int(whole)
@@ -302,7 +302,7 @@ class _Reader:
         if out.days is not None:
             return
         if out.month is None and out.day is None and not self.year_given:
-            return  # a time alone; the caller says whether that will do
+            return  # only a time; the caller decides whether that is valid
         if out.year is None or out.month is None or out.day is None:
             raise self.syntax()
         if self.bc:
@@ -321,12 +321,12 @@ class _Reader:
 
 
 def read_datetime(text: str, type_name: str) -> DateTime:
-    """The fields that `text` gives; `type_name` is for the error's text."""
+    """The fields of `text`; `type_name` is for the error."""
     return _Reader(text, type_name).read()
 
 
 def named_zone(name: str) -> ZoneInfo:
-    """A zone by its IANA name, upper or lower case; 22023 when there is none."""
+    """A zone by its IANA name, in any case; 22023 if it does not exist."""
     spelt = "/".join("_".join(w.capitalize() for w in part.split("_")) for part in name.split("/"))
     for candidate in (name, spelt, name.upper()):
         try:
@@ -337,13 +337,13 @@ def named_zone(name: str) -> ZoneInfo:
 
 
 def zone_offset(zone: ZoneInfo, local_micros: int) -> int:
-    """Seconds east of UTC at a local time. In a gap the offset before it counts, in a repeated hour the later
-    one: as PostgreSQL does. Years outside 1 to 9999 take the offset of the nearest."""
+    """Seconds east of UTC at a local time. In a gap, the offset before it is used, and in a repeated hour the
+    later one, as in PostgreSQL. Years outside 1 to 9999 use the offset of the nearest year."""
     low, high = -62_135_596_800, 253_402_214_400
     seconds = min(max(local_micros // MICROS_PER_SECOND, low), high)
     local = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
     first, second = (local.replace(tzinfo=zone, fold=f).utcoffset() for f in (0, 1))
     if first is None or second is None:
         return 0
-    # In a repeated hour fold 0 is the greater offset; in a gap fold 0 is the smaller, the one before it.
+    # In a repeated hour, fold 0 has the greater offset; in a gap, fold 0 has the smaller one, that before it.
     return int(min(first, second).total_seconds())

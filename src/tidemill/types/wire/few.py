@@ -13,16 +13,16 @@ import pyarrow as pa
 
 from tidemill.types.model import Kind, SqlType
 
-# Up to this many values are worth looking at one by one.
+# Up to this many values are examined one by one.
 FEW = 16
 
 _INTEGERS = {Kind.INT2: (pa.int16(), 2), Kind.INT4: (pa.int32(), 4), Kind.INT8: (pa.int64(), 8)}
-# Longer texts may be out of the type's range, or need PostgreSQL's message for it.
+# Longer texts may be out of the type's range, or need PostgreSQL's error text.
 _SAFE_DIGITS = {Kind.INT2: 4, Kind.INT4: 9, Kind.INT8: 18}
 
 
 def few_from_text(texts: Sequence[str | None], t: SqlType) -> pa.Array | None:
-    """The array that `decode_text` would give, where all values are plain integers or plain text."""
+    """The result of `decode_text`, if all values are plain integers or plain text."""
     if t.kind is Kind.TEXT:
         return pa.array(texts, pa.string())
     integer = _INTEGERS.get(t.kind)
@@ -42,7 +42,7 @@ def few_from_text(texts: Sequence[str | None], t: SqlType) -> pa.Array | None:
 
 
 def few_from_binary(values: Sequence[bytes | None], t: SqlType) -> pa.Array | None:
-    """The array that `decode_binary` would give, where all values are integers of the right width or text."""
+    """The result of `decode_binary`, if all values are integers of the right width or text."""
     if t.kind is Kind.TEXT:
         return few_from_text(texts, t) if (texts := utf8(values)) is not None else None
     integer = _INTEGERS.get(t.kind)
@@ -54,7 +54,7 @@ def few_from_binary(values: Sequence[bytes | None], t: SqlType) -> pa.Array | No
 
 
 def utf8(values: Sequence[bytes | None]) -> list[str | None] | None:
-    """As texts; None if one is no valid text (its error is the column-wise decoder's to tell)."""
+    """The values as texts; None if one is not valid text (the column-wise decoder reports its error)."""
     try:
         texts = [None if v is None else v.decode() for v in values]
     except UnicodeDecodeError:
@@ -63,7 +63,7 @@ def utf8(values: Sequence[bytes | None]) -> list[str | None] | None:
 
 
 def few_to_text(array: pa.Array, t: SqlType) -> list[bytes | None] | None:
-    """What `encode_text` would give, for the types of most small answers; None for others."""
+    """The result of `encode_text`, for the types of most small results; None for others."""
     if t.kind is Kind.TEXT:
         return [None if v is None else v.encode() for v in array.to_pylist()]
     if t.kind in _INTEGERS:
@@ -74,7 +74,7 @@ def few_to_text(array: pa.Array, t: SqlType) -> list[bytes | None] | None:
 
 
 def few_to_binary(array: pa.Array, t: SqlType) -> list[bytes | None] | None:
-    """What `encode_binary` would give, for the same types."""
+    """The result of `encode_binary`, for the same types."""
     if t.kind is Kind.TEXT:
         return few_to_text(array, t)
     if (integer := _INTEGERS.get(t.kind)) is not None:

@@ -21,7 +21,7 @@ from tidemill.types.nested import list_array, map_array, struct_array
 from tidemill.types.wire.columns import InvalidField
 from tidemill.types.wire.literals import split_array, split_list, split_map, split_record
 
-# What the elements are decoded with: `text.decode_text` with the session's time zone bound.
+# Decodes the elements: `text.decode_text` with the session's time zone.
 Decode = Callable[[pa.Array, SqlType], pa.Array]
 
 
@@ -43,7 +43,7 @@ def _list_splitter(t: SqlType) -> Callable[[str], list[str | None]]:
 
 
 def _split_rows(texts: pa.Array, split: Callable[[str], Any]) -> tuple[list[Any], np.ndarray]:
-    """All rows' pieces in one list, and where each row's begin."""
+    """The elements of all rows in one list, and the start of each row."""
     pieces: list[Any] = []
     offsets = np.zeros(len(texts) + 1, dtype=np.int32)
     for row, text in enumerate(texts.to_pylist()):

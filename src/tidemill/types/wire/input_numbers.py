@@ -17,8 +17,7 @@ from tidemill.types.model import Kind, SqlType, type_name
 from tidemill.types.wire.columns import BLANKS, InvalidField, decode_rows
 from tidemill.types.wire.columns import decode as decode_column
 
-# Least and greatest value of the integer kinds. An oid may be written as a negative int4, as PostgreSQL has
-# it.
+# The range of the integer types. An oid may be written as a negative int4, as in PostgreSQL.
 INTEGER_BOUNDS: dict[Kind, tuple[int, int]] = {
     Kind.INT2: (-(2**15), 2**15 - 1),
     Kind.INT4: (-(2**31), 2**31 - 1),
@@ -45,11 +44,11 @@ _HEX_FLOAT = re.compile(
 )
 _FLOAT_WORDS = {"nan": "nan", "inf": "inf", "infinity": "inf"}
 
-# Wide enough that rounding to the stored scale is the only rounding there is.
+# Wide enough that a value is rounded only once, to the stored scale.
 _EXACT = Context(prec=1000, rounding=ROUND_HALF_UP, Emax=999_999, Emin=-999_999)
-# A numeric's exponent beyond this cannot be within 38 digits; PostgreSQL's own limit is 131072 digits.
+# A numeric with a larger exponent cannot fit into 38 digits. PostgreSQL's limit is 131072 digits.
 _MAX_EXPONENT = 131_072
-# Up to here any digits are below 10^20 and fit before the point of decimal(38,18).
+# Numbers with up to this many digits are below 10^20 and fit into decimal(38,18).
 _SAFE_NUMERIC_LENGTH = 20
 
 
@@ -71,8 +70,8 @@ def decode(texts: pa.Array, t: SqlType) -> pa.Array:
 
 
 def _integers(texts: pa.Array, kind: Kind) -> pa.Array:
-    """int64 by Arrow; refuses what Arrow reads otherwise than PostgreSQL (0x, two signs) and what is out of
-    range."""
+    """int64 by Arrow. Refuses texts that Arrow and PostgreSQL read differently (0x, two signs), and values
+    out of range."""
     offsets, data = spans(texts)
     used = data[offsets[0] : offsets[-1]]
     if used.size and int(used.max()) > ord("9"):
@@ -91,7 +90,7 @@ def _integers(texts: pa.Array, kind: Kind) -> pa.Array:
 
 
 def parse_integer(text: str, t: SqlType) -> int:
-    """One integer by PostgreSQL's rules: blanks around it, a sign, 0x 0o 0b, underscores between digits."""
+    """One integer by PostgreSQL's rules: surrounding blanks, a sign, 0x 0o 0b, underscores between digits."""
     body = text.strip(BLANKS)
     match = _INTEGER.match(body)
     if match is not None:
@@ -99,7 +98,7 @@ def parse_integer(text: str, t: SqlType) -> int:
         low, high = INTEGER_BOUNDS[t.kind]
         if t.kind is Kind.OID and -(2**31) <= value < 0:
             value += 2**32
-        # Digits are counted as they are read: too many are told before what stands behind them.
+        # Digits are counted while they are read: too many digits are reported before an error after them.
         if not low <= value <= high:
             raise _out_of_range(text, t)
         if match.end() == len(body):
@@ -126,7 +125,7 @@ def _decode_float(texts: pa.Array, t: SqlType) -> pa.Array:
     def fast(column: pa.Array) -> pa.Array:
         values = column.cast(target)
         raw = numbers(values, np.float32 if t.kind is Kind.FLOAT4 else np.float64)
-        # Arrow rounds an overflow to infinity and an underflow to zero; PostgreSQL refuses both.
+        # Arrow rounds an overflow to infinity and an underflow to zero. PostgreSQL refuses both.
         suspect = valid_mask(values) & (np.isinf(raw) | (raw == 0))
         rows = np.flatnonzero(suspect)
         if rows.size:
@@ -141,7 +140,7 @@ def _decode_float(texts: pa.Array, t: SqlType) -> pa.Array:
 
 
 def parse_float(text: str, t: SqlType) -> float:
-    """One float4 or float8 (rounded to its width)."""
+    """One float4 or float8, rounded to its width."""
     body = text.strip(BLANKS)
     unsigned = body.lstrip("+-").lower() if len(body) - len(body.lstrip("+-")) <= 1 else ""
     if unsigned in _FLOAT_WORDS:
@@ -158,7 +157,7 @@ def parse_float(text: str, t: SqlType) -> float:
         except OverflowError:
             raise _float_out_of_range(match[0], t) from None
     value = pa.scalar(spelt).cast(arrow_type(t)).as_py()
-    # As with integers: a number out of range is told before what stands behind it.
+    # As for integers, a number out of range is reported before an error after it.
     if value in (float("inf"), float("-inf")) or (value == 0 and re.search("[1-9a-fA-F]", digits)):
         raise _float_out_of_range(match[0], t)
     if match.end() != len(body):
@@ -175,7 +174,7 @@ def _decode_numeric(texts: pa.Array, t: SqlType) -> pa.Array:
     target = arrow_type(t)
 
     def fast(column: pa.Array) -> pa.Array:
-        # Arrow's parser wraps around silently beyond 38 digits: only what cannot reach that far goes to it.
+        # Arrow's parser overflows silently beyond 38 digits, so it gets only texts that cannot have as many.
         offsets, data = spans(column)
         longest = int(np.diff(offsets).max()) if len(column) else 0
         used = data[offsets[0] : offsets[-1]]
@@ -224,7 +223,7 @@ def fit_numeric(value: Decimal, t: SqlType) -> Decimal:
     rounded = value.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
     if rounded and rounded.adjusted() >= precision - scale:
         raise _overflow(precision, scale)
-    # No negative zero: numeric has none.
+    # Numeric has no negative zero.
     return rounded if rounded else Decimal(0)
 
 
@@ -236,7 +235,7 @@ def _overflow(precision: int, scale: int) -> InvalidValue:
 
 
 def _decode_bool(texts: pa.Array) -> pa.Array:
-    """Few spellings, many rows: each distinct one is read once."""
+    """Few spellings in many rows: each distinct one is read once."""
     coded = texts.dictionary_encode()
     spellings = coded.dictionary
     try:
@@ -248,7 +247,7 @@ def _decode_bool(texts: pa.Array) -> pa.Array:
 
 
 def parse_bool(text: str) -> bool:
-    """Any unambiguous beginning of true, false, yes, no; on, off; 1, 0."""
+    """Any unambiguous prefix of true, false, yes, no; on, off; 1, 0."""
     word = text.strip(BLANKS).lower()
     if word:
         if "true".startswith(word) or "yes".startswith(word) or word in ("on", "1"):

@@ -27,7 +27,7 @@ KINDS = {
     Kind.UUID,
 }
 
-# 255 is no hexadecimal digit.
+# 255 marks a character that is not a hexadecimal digit.
 _NIBBLES = np.full(256, 255, dtype=np.uint8)
 for _i, _c in enumerate(b"0123456789abcdef"):
     _NIBBLES[_c] = _i
@@ -38,7 +38,7 @@ _UUID_DIGITS = np.flatnonzero(
     np.frombuffer(b"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", dtype=np.uint8) == ord("x")
 )
 _UUID_DASHES = np.array([8, 13, 18, 23])
-# A hyphen is taken after any group of four digits.
+# A hyphen is accepted after any group of four digits.
 _UUID = re.compile(r"(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}", re.ASCII)
 _BYTEA_ESCAPE = re.compile(rb"\\(\\|[0-3][0-7]{2})|\\")
 
@@ -64,8 +64,8 @@ def _scattered(texts: pa.Array, rows: np.ndarray, values: pa.Array) -> pa.Array:
 
 
 def fit_length(texts: pa.Array, t: SqlType) -> pa.Array:
-    """varchar(n) and char(n): blanks beyond n are cut, anything else there is refused; char(n) is filled up
-    with blanks. Lengths are characters. Also for texts that were computed, not typed in."""
+    """varchar(n) and char(n): blanks beyond n are removed, and other characters there are an error; char(n)
+    is padded with blanks. Lengths count characters. Also used for computed texts."""
     if t.length is None:
         return texts
     if pc.any(pc.greater(pc.utf8_length(texts), t.length)).as_py():
@@ -99,7 +99,7 @@ def parse_uuid(text: str) -> bytes:
 
 
 def _decode_bytea(texts: pa.Array) -> pa.Array:
-    """All in hexadecimal without blanks: by table. Else one by one."""
+    """With a table if all values are hexadecimal without blanks, else one by one."""
     valid = valid_mask(texts)
     if len(texts) and pc.all(pc.starts_with(texts, "\\x")).as_py() is not False:
         body = pc.utf8_slice_codeunits(pc.fill_null(texts, "\\x"), 2)
@@ -116,7 +116,7 @@ def _decode_bytea(texts: pa.Array) -> pa.Array:
 
 
 def parse_bytea(text: str) -> bytes:
-    """Hexadecimal after `\\x` (blanks between pairs), else the older escapes."""
+    """Hexadecimal after `\\x` (with blanks between pairs), else the older escape format."""
     if text.startswith("\\x"):
         return parse_hex(text[2:])
     raw = text.encode()
@@ -133,7 +133,7 @@ def parse_bytea(text: str) -> bytes:
 
 
 def parse_hex(digits: str) -> bytes:
-    """Blanks may stand between bytes, not within one."""
+    """Blanks may be between bytes, but not within one."""
     result = bytearray()
     at = 0
     while at < len(digits):

@@ -40,14 +40,14 @@ _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _TIMESTAMP = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_CLOCK}$"
 _TIMESTAMP_UTC = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_CLOCK}(Z|\+00(:?00)?)$"
-# What PostgreSQL's input functions call their types.
+# The names of the types in PostgreSQL's input errors.
 _INPUT_NAMES = {Kind.TIMESTAMP: "timestamp", Kind.TIMESTAMPTZ: "timestamp with time zone"}
-# The year 0 is Arrow's, not PostgreSQL's.
+# Arrow accepts the year 0, PostgreSQL does not.
 _YEAR_ZERO = "0000"
 
 
 def decode(texts: pa.Array, t: SqlType, timezone: str) -> pa.Array:
-    """A column of texts in storage form; a timestamptz without a zone is at the clock of `timezone`."""
+    """A column of texts in storage form. A timestamptz without a zone is in `timezone`."""
     target = arrow_type(t)
     if t.kind is Kind.INTERVAL:
         return _decode_intervals(texts, target)
@@ -74,7 +74,7 @@ def _fast_path(t: SqlType, timezone: str) -> tuple[Callable[[pa.Array], pa.Array
 
 
 def _fast_time(texts: pa.Array) -> pa.Array:
-    """Arrow reads no times, but timestamps on the first of days."""
+    """Arrow does not read times, so they are read as timestamps of a fixed day."""
     if not pc.all(pc.match_substring_regex(texts, f"^{_CLOCK}$")).as_py():
         raise pa.ArrowInvalid("not all in ISO form")
     return pc.binary_join_element_wise("1970-01-01", texts, " ").cast(pa.timestamp("us"))
@@ -87,7 +87,7 @@ def _refusing_year_zero(texts: pa.Array) -> pa.Array:
 
 
 def _fast_timestamp(texts: pa.Array) -> pa.Array:
-    # Arrow also takes an hour without minutes, and digits without colons.
+    # Arrow also accepts an hour without minutes, and digits without colons.
     lengths = pc.binary_length(texts)
     if pc.any(pc.and_(pc.greater(lengths, 10), pc.less(lengths, 16))).as_py():
         raise pa.ArrowInvalid("not all in ISO form")
@@ -102,7 +102,7 @@ def _fast_timestamptz(regular: str, texts: pa.Array) -> pa.Array:
 
 
 def parser(t: SqlType, timezone: str) -> Callable[[str], Any]:
-    """PostgreSQL's rules for one value of the type, to its storage number."""
+    """PostgreSQL's rules for one value of the type. Returns its storage number."""
     if t.kind is Kind.DATE:
         return parse_date
     if t.kind is Kind.TIME:
@@ -111,7 +111,7 @@ def parser(t: SqlType, timezone: str) -> Callable[[str], Any]:
 
 
 def parse_date(text: str) -> int:
-    """Days since 1970; a time behind the date is taken and dropped."""
+    """Days since 1970; a time after the date is ignored."""
     found = read_datetime(text, "date")
     if found.special is not None:
         return {"epoch": 0, "infinity": DATE_INFINITY, "-infinity": DATE_MINUS_INFINITY}[found.special]
@@ -123,7 +123,7 @@ def parse_date(text: str) -> int:
 
 
 def parse_time(text: str) -> int:
-    """Microseconds since midnight; 24:00:00 is a time."""
+    """Microseconds since midnight; 24:00:00 is valid."""
     found = read_datetime(text, "time")
     if found.micros is None:
         raise InvalidValue(f'invalid input syntax for type time: "{text}"', sqlstate="22007")
@@ -131,7 +131,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_timestamp(text: str, t: SqlType, timezone: str) -> int:
-    """Microseconds since 1970; a timestamp drops the zone, a timestamptz applies it."""
+    """Microseconds since 1970. A timestamp ignores the zone, a timestamptz applies it."""
     name = _INPUT_NAMES[t.kind]
     found = read_datetime(text, name)
     if found.special is not None:
@@ -158,7 +158,7 @@ def _offset_of(found: DateTime, micros: int, timezone: str) -> int:
 
 
 def _decode_intervals(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Few intervals in a column are distinct: each spelling is read once."""
+    """Intervals in a column are often equal, so each spelling is read once."""
     coded = texts.dictionary_encode()
     fields = ("months", "days", "micros")
     try:

@@ -11,7 +11,7 @@ from tidemill.types.wire.calendar import MICROS_PER_DAY
 # months, days, microseconds
 Interval = tuple[int, int, int]
 
-# PostgreSQL's infinite intervals: every field at its end.
+# PostgreSQL's infinite intervals have the extreme value in every field.
 INFINITY: Interval = (2**31 - 1, 2**31 - 1, 2**63 - 1)
 MINUS_INFINITY: Interval = (-(2**31), -(2**31), -(2**63))
 
@@ -57,7 +57,8 @@ _ISO_CLOCK_UNITS = {"H": "hour", "M": "minute", "S": "second"}
 
 
 def parse_interval(text: str) -> Interval:
-    """Months, days and microseconds; 22007 when it is no interval, 22015 when a field is too large."""
+    """Months, days and microseconds. Raises 22007 if the text is not an interval, and 22015 if a field is too
+    large."""
     if len(text) > 1000:
         raise _syntax(text)
     body = text.strip(" \t\n\v\f\r")
@@ -79,7 +80,7 @@ def _syntax(text: str) -> InvalidValue:
 
 
 class _Sum:
-    """Adds up fields; fractions of a unit go down to the smaller ones as PostgreSQL carries them."""
+    """Adds up fields. Fractions of a unit are carried to smaller units as in PostgreSQL."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -155,7 +156,7 @@ def _read_words(body: str, total: _Sum) -> None:
             tokens.append((str(match.lastgroup), match[0]))
         at = match.end()
         if match.lastgroup == "yearmonth" and body[at : at + 1] in ("-", "+", "."):
-            # A date is none.
+            # A date is not an interval.
             tokens.append(("other", ""))
             break
     ago = bool(tokens) and tokens[-1] == ("word", "ago")
@@ -209,7 +210,7 @@ def _read_clock(token: str, total: _Sum) -> None:
 def _read_iso(body: str, total: _Sum) -> None:
     date, mark, clock = body.partition("T")
     if mark:
-        total.seen.add("")  # `PT` alone is no time at all, and an interval
+        total.seen.add("")  # `PT` alone is a valid interval of zero
     for part, units, pattern in ((date, _ISO_UNITS, _ISO_DATE), (clock, _ISO_CLOCK_UNITS, _ISO_CLOCK)):
         if not part:
             continue

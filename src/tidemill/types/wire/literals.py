@@ -31,7 +31,7 @@ def split_array(text: str) -> list[str | None]:
     items: list[str | None] = []
     cursor.blanks()
     if cursor.peek() == "{":
-        # `{{}}` is an empty array, anything else within is a second dimension.
+        # `{{}}` is an empty array; other inner braces are a second dimension.
         depth = body.count("{")
         if "".join(body.split()) == "{" * depth + "}" * depth:
             return []
@@ -54,8 +54,8 @@ def _several_dimensions() -> Unsupported:
 
 
 def split_list(text: str, nested: bool) -> list[str | None]:
-    """The elements of a list literal; `nested` says that they are lists or maps themselves and stand in bare
-    braces."""
+    """The elements of a list literal. `nested`: they are lists or maps, written with braces and without
+    quotes."""
     cursor = _Cursor(text, text, "list")
     cursor.blanks()
     if not cursor.take("{"):
@@ -74,7 +74,7 @@ def split_list(text: str, nested: bool) -> list[str | None]:
 
 
 def split_map(text: str, nested: bool) -> list[tuple[str, str | None]]:
-    """Keys and values of a map literal; of several equal keys the last counts."""
+    """Keys and values of a map literal; of equal keys the last one counts."""
     cursor = _Cursor(text, text, "map")
     cursor.blanks()
     if not cursor.take("{"):
@@ -122,7 +122,7 @@ def split_record(text: str, width: int) -> list[str | None]:
 
 
 class _Cursor:
-    """A place in a literal. `whole` is what the error shows, `body` what is read."""
+    """A position in a literal. `whole` is the text for errors, `body` the text to read."""
 
     def __init__(self, whole: str, body: str, noun: str) -> None:
         self.whole = whole
@@ -158,7 +158,7 @@ class _Cursor:
             raise self.malformed(detail)
 
     def element(self, *, nested: bool, stops: str) -> str | None:
-        """One element up to (not including) a stop sign; bare NULL is None."""
+        """One element up to (not including) a stop character; unquoted NULL is None."""
         if self.peek() == '"':
             value = self.quoted()
             self.blanks()
@@ -184,7 +184,7 @@ class _Cursor:
                 escaped = True
                 if self.at >= len(self.body):
                     break
-                # An escaped blank at the end is kept: mark it so that rstrip below leaves it.
+                # A trailing escaped blank is kept: mark it so that rstrip does not remove it.
                 out.append(
                     self.body[self.at] + "\x00" if self.body[self.at] in BLANKS else self.body[self.at]
                 )
@@ -201,7 +201,7 @@ class _Cursor:
         return value
 
     def quoted(self) -> str:
-        """From a quote to its end; a backslash takes the next sign as it is."""
+        """From a quote to its end. A backslash escapes the next character."""
         self.at += 1
         out: list[str] = []
         while self.at < len(self.body):
@@ -218,7 +218,7 @@ class _Cursor:
         raise self.malformed("Unexpected end of input.")
 
     def braced(self) -> str:
-        """From a brace to the one that closes it, quotes and all: the inner literal reads it."""
+        """From a brace to the matching one, with quotes, for the inner literal."""
         start, depth = self.at, 0
         while self.at < len(self.body):
             ch = self.body[self.at]
@@ -235,7 +235,7 @@ class _Cursor:
         raise self.malformed("Unexpected end of input.")
 
     def field(self) -> str | None:
-        """One field of a record: quotes may begin anywhere, are doubled or escaped within, and blanks
+        """One field of a record. Quotes may begin anywhere and are doubled or escaped inside; blanks
         count."""
         if self.peek() in (",", ")"):
             return None

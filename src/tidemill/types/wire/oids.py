@@ -11,7 +11,7 @@ from tidemill.types import model
 from tidemill.types.arrow import element_type
 from tidemill.types.model import Kind, SqlType
 
-# An mz_timestamp travels as numeric(39,0): 20 digits would do today, the width leaves room for wider times.
+# An mz_timestamp is sent as numeric(39,0). 20 digits would suffice today; the width allows for wider times.
 MZ_TIMESTAMP_PRECISION = 39
 
 # kind -> (OID, OID of its array, length; -1 variable)
@@ -45,7 +45,7 @@ _KINDS: dict[Kind, tuple[int, int, int]] = {
     Kind.UINT2: (16460, 16461, 2),
     Kind.UINT4: (16462, 16463, 4),
     Kind.UINT8: (16464, 16465, 8),
-    # On the wire it is a numeric; the type's own OIDs (below) are for the catalog and for parameters.
+    # On the wire it is a numeric. The type's own OIDs (below) are for the catalog and for parameters.
     Kind.MZ_TIMESTAMP: (1700, 1231, -1),
 }
 MZ_TIMESTAMP_OID = 16552
@@ -105,7 +105,7 @@ def typlen(t: SqlType) -> int:
 
 
 def typmod(t: SqlType) -> int:
-    """pg_attribute.atttypmod: declared length, or precision and scale; -1 for none."""
+    """pg_attribute.atttypmod: the declared length, or precision and scale; -1 for none."""
     if t.kind is Kind.ARRAY:
         return typmod(element_type(t))
     if t.kind is Kind.NUMERIC and t.precision is not None:
@@ -118,5 +118,5 @@ def typmod(t: SqlType) -> int:
 
 
 def type_of_oid(number: int) -> SqlType | None:
-    """The type that a client means by an OID; None for 0 (not told) and for one that is not known."""
+    """The type for a client's OID; None for 0 (unspecified) and for unknown OIDs."""
     return _BY_OID.get(number)

@@ -16,7 +16,7 @@ from tidemill.types.kernels import pc
 from tidemill.types.model import Kind, SqlType
 from tidemill.types.nested import list_parts, sorted_map_parts, struct_parts
 
-# What the children are encoded with: `text.encode_text` with the session's time zone bound.
+# Encodes the children: `text.encode_text` with the session's time zone.
 Encode = Callable[[pa.Array, SqlType], pa.Array]
 
 _ARRAY_SPECIAL = r'[{}",\\ \t\n\v\f\r]'
@@ -44,7 +44,8 @@ _BRACED = {Kind.LIST, Kind.MAP}
 
 
 def array_text(array: pa.Array, t: SqlType, encode: Encode) -> pa.Array:
-    """`{1,2,NULL,"a b"}`. A list inside a list stands in bare braces; anything else with braces is quoted."""
+    """`{1,2,NULL,"a b"}`. A nested list is in braces without quotes; any other element with braces is
+    quoted."""
     element = element_type(t)
     offsets, children = list_parts(array)
     nested = t.kind is Kind.LIST and element.kind in _BRACED
@@ -62,7 +63,7 @@ def map_text(array: pa.Array, t: SqlType, encode: Encode) -> pa.Array:
 
 
 def record_text(array: pa.Array, t: SqlType, encode: Encode) -> pa.Array:
-    """`(1,,x)`: an empty field is NULL, an empty text is two quotes; quotes and backslashes within are
+    """`(1,,x)`: an empty field is NULL, an empty text is two quotes. Quotes and backslashes inside are
     doubled."""
     fields: list[pa.Array] = []
     for values, column in zip(struct_parts(array), t.fields, strict=True):
@@ -89,9 +90,9 @@ def _braced_items(texts: pa.Array, t: SqlType, nested: bool, special: str) -> pa
 
 
 def _quote(texts: pa.Array, special: str) -> pa.Array:
-    """Quoted where the text has a special sign, is empty or reads as NULL."""
+    """The text, quoted if it has a special character, is empty, or reads as NULL."""
     pattern = rf"^$|^[nN][uU][lL][lL]$|{special}"
-    # RE2's $ is the end of the text, not of a line, as is wanted here.
+    # RE2's $ is the end of the text, not of a line, as needed here.
     needs = pc.match_substring_regex(texts, pattern)
     escaped = pc.replace_substring_regex(texts, r'(["\\])', r"\\\1")
     return pc.if_else(needs, pc.binary_join_element_wise(b'"', escaped, b'"', b""), texts)

@@ -11,14 +11,15 @@ import pyarrow as pa
 from tidemill.types.columns import numbers
 from tidemill.types.kernels import pc
 
-# From this decimal exponent on PostgreSQL prints an exponent (FLT_DIG and DBL_DIG); and below -4.
+# PostgreSQL prints an exponent from this decimal exponent on (FLT_DIG and DBL_DIG), and below -4.
 _EXPONENT_FROM = {4: 6, 8: 15}
-# Arrow prints plain digits from 1e-6 up to here, an exponent elsewhere.
+# Arrow prints plain digits from 1e-6 up to this value, and an exponent otherwise.
 _ARROW_EXPONENT_FROM = 10
 
 
 def float_text(array: pa.Array) -> pa.Array:
-    """float4 and float8: the shortest digits that read back the same, PostgreSQL's choice of exponents."""
+    """float4 and float8: the shortest digits that read back as the same value, with an exponent where
+    PostgreSQL has one."""
     texts = array.cast(pa.string())
     limit = _EXPONENT_FROM[array.type.bit_width // 8]
     dtype = np.dtype(f"f{array.type.bit_width // 8}")
@@ -36,7 +37,7 @@ def float_text(array: pa.Array) -> pa.Array:
 
 
 def _respell(texts: pa.Array, limit: int) -> pa.Array:
-    """From Arrow's spelling to PostgreSQL's, for values where they may differ."""
+    """Converts Arrow's form to PostgreSQL's, for values for which they may differ."""
     for arrow, postgres in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
         texts = pc.if_else(pc.equal(texts, arrow), postgres, texts)
     # Small: plain in Arrow, an exponent in PostgreSQL.
@@ -67,16 +68,16 @@ def _plain(texts: pa.Array, exponent: int) -> pa.Array:
 
 
 def _off_the_boundary(values: np.ndarray, texts: pa.Array) -> pa.Array:
-    """Digits that lie exactly half way to the next float read back by rounding to even; Arrow takes them when
-    they are shorter, PostgreSQL does not (1e23 is 9.999999999999999e+22). Only integers beyond the mantissa
-    can be such."""
+    """Digits that are exactly half way to the next float read back by rounding to even. Arrow uses them if
+    they are shorter, PostgreSQL does not (1e23 is 9.999999999999999e+22). This affects only integers beyond
+    the mantissa."""
     with np.errstate(invalid="ignore"):
         size = np.abs(values)
         if values.dtype == np.float32:
             candidates = np.flatnonzero((size >= 2.0**24) & np.isfinite(values))
         else:
-            # Half way takes 54 bits, and at most 16 digits: so at most 5**23 is in it, and it ends below
-            # 1e40.
+            # A half-way value needs 54 bits and at most 16 digits. It therefore has at most the factor 5**23,
+            # and is below 1e40.
             candidates = np.flatnonzero((size >= 2.0**54) & (size < 1e40))
     if not candidates.size:
         return texts
@@ -108,7 +109,7 @@ def _off_the_boundary(values: np.ndarray, texts: pa.Array) -> pa.Array:
 
 
 def _longer(value: Any, text: str) -> str:
-    """The fewest digits that read back and are not `text`, which lies half way."""
+    """The shortest digits that read back and differ from `text`, which is half way."""
     digits = len(text.partition("e")[0].lstrip("-").replace(".", ""))
     most = 9 if value.dtype == np.float32 else 17
     for count in range(digits + 1, most + 1):
@@ -120,12 +121,12 @@ def _longer(value: Any, text: str) -> str:
 
 
 def decimal_text(array: pa.Array, *, least: int | None) -> pa.Array:
-    """A decimal column, with all digits of its scale; or, with `least`, so many behind the point and no
-    further zeros."""
+    """A decimal column with all digits of its scale, or, with `least`, at least this many and no further
+    zeros."""
     scale = array.type.scale
     texts = array.cast(pa.string())
     if scale > 6:
-        # Arrow prints values below 1e-6 (and zero at this scale) with an exponent, PostgreSQL never does.
+        # Arrow prints values below 1e-6 (and zero at this scale) with an exponent; PostgreSQL never does.
         odd = pc.match_substring(texts, "E")
         if pc.any(odd).as_py():
             texts = pc.replace_with_mask(texts, pc.fill_null(odd, False), _small(array.filter(odd), scale))
@@ -139,7 +140,7 @@ def decimal_text(array: pa.Array, *, least: int | None) -> pa.Array:
 
 
 def _small(array: pa.Array, scale: int) -> pa.Array:
-    """Decimals below one, all their digits written out."""
+    """Decimals below one, with all digits written out."""
     unscaled = pa.Array.from_buffers(pa.decimal128(38, 0), len(array), array.buffers(), offset=array.offset)
     digits = pc.ascii_lpad(pc.abs(unscaled).cast(pa.string()), scale, "0")
     sign = pc.if_else(pc.less(unscaled, pa.scalar(0, pa.decimal128(38, 0))), "-0.", "0.")

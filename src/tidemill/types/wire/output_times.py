@@ -49,7 +49,7 @@ def _odd_date(days: int) -> str:
 
 
 def time_text(array: pa.Array) -> pa.Array:
-    """Microseconds since midnight; 24:00:00 is a time of its own."""
+    """Microseconds since midnight; 24:00:00 is a separate value."""
     micros = numbers(array, np.int64)
     valid = valid_mask(array)
     midnight = valid & (micros == MICROS_PER_DAY)
@@ -61,7 +61,7 @@ def time_text(array: pa.Array) -> pa.Array:
 
 
 def timestamp_text(array: pa.Array, timezone: str | None) -> pa.Array:
-    """A timestamp as it is, or a timestamptz at the clock of `timezone` with the offset behind it."""
+    """A timestamp as it is, or a timestamptz in `timezone`, followed by the offset."""
     micros = numbers(array, np.int64)
     valid = valid_mask(array)
     offsets = np.zeros(len(array), dtype=np.int64)
@@ -99,7 +99,7 @@ def _odd_timestamp(micros: int, zone: str) -> str:
 
 
 def _offsets(micros: np.ndarray, timezone: str) -> np.ndarray:
-    """How far the clock of the zone is ahead of UTC at each instant, in microseconds."""
+    """The offset of the zone from UTC at each instant, in microseconds."""
     instants = pa.array(micros, pa.int64()).cast(pa.timestamp("us", timezone))
     offsets = numbers(pc.local_timestamp(instants), np.int64) - micros
     late = micros >= _UNKNOWN_FROM
@@ -110,12 +110,12 @@ def _offsets(micros: np.ndarray, timezone: str) -> np.ndarray:
     return offsets
 
 
-# Arrow knows the changes of clocks only up to 2037; beyond it zoneinfo follows each zone's last rule. Such
-# times are rare, so they are looked up one by one.
+# Arrow knows the transitions of time zones only up to 2037. After that, zoneinfo follows each zone's last
+# rule. Such times are rare, so they are looked up one by one.
 _UNKNOWN_FROM = int(np.datetime64("2037-01-01", "us").astype(np.int64))
-# What datetime can name; the zone's rule does not change after it.
+# The range of datetime; the zone's rule does not change after it.
 _LAST_YEAR_MICROS = int(np.datetime64("9999-01-01", "us").astype(np.int64))
-# The calendar repeats after this long, weekdays included.
+# The calendar repeats after this period, including weekdays.
 _CYCLE_MICROS = 146_097 * 86_400_000_000
 
 
@@ -130,8 +130,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _offset_text(offsets: np.ndarray) -> pa.Array:
-    """Offsets as PostgreSQL writes them: hours, then minutes and seconds where there are any. Few are
-    distinct."""
+    """Offsets in PostgreSQL's form: hours, then minutes and seconds if necessary. Few are distinct."""
     distinct, places = np.unique(offsets, return_inverse=True)
     texts: list[str] = []
     for micros in distinct.tolist():
@@ -146,12 +145,12 @@ def _offset_text(offsets: np.ndarray) -> pa.Array:
 
 
 def _trim_fraction(texts: pa.Array) -> pa.Array:
-    """Texts that end in `.ffffff`, without zeros at the end."""
+    """Texts that end in `.ffffff`, without trailing zeros."""
     return pc.ascii_rtrim(pc.ascii_rtrim(texts, "0"), ".")
 
 
 def interval_text(array: pa.Array) -> pa.Array:
-    """`1 year 2 mons -3 days +04:05:06.7`: a sign is written where it changes from minus."""
+    """`1 year 2 mons -3 days +04:05:06.7`: a plus sign is written after a negative field."""
     months, days, micros = (numbers(array.field(i), np.int64) for i in range(3))
     infinite = (months == INFINITY[0]) & (days == INFINITY[1]) & (micros == INFINITY[2])
     infinite_past = (
@@ -177,7 +176,7 @@ def interval_text(array: pa.Array) -> pa.Array:
 
 
 def _interval_clock(micros: np.ndarray, after_minus: np.ndarray) -> pa.Array:
-    # The magnitude as unsigned: the most negative int64 has no positive twin.
+    # Unsigned magnitude, because the most negative int64 has no positive counterpart.
     size = np.where(micros < 0, np.negative(micros.astype(np.uint64)), micros.astype(np.uint64))
     sign = np.where(micros < 0, "-", np.where(after_minus, "+", ""))
     seconds, fraction = np.divmod(size, np.uint64(1_000_000))
@@ -193,6 +192,6 @@ def _interval_clock(micros: np.ndarray, after_minus: np.ndarray) -> pa.Array:
 
 
 def _truncated(values: np.ndarray, by: int) -> tuple[np.ndarray, np.ndarray]:
-    """Quotient and remainder towards zero, as C divides."""
+    """Quotient and remainder, truncated towards zero as in C."""
     quotient = np.sign(values) * (np.abs(values) // by)
     return quotient, values - quotient * by

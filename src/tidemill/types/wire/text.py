@@ -21,16 +21,16 @@ from tidemill.types.wire.output_nested import array_text, map_text, record_text
 from tidemill.types.wire.output_numbers import decimal_text, float_text
 from tidemill.types.wire.output_times import date_text, interval_text, time_text, timestamp_text
 
-# Text is bytes on the wire, whatever its type.
+# Text is bytes on the wire, for all types.
 _STRINGS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.UNKNOWN, Kind.JSONB}
 _INTEGERS = {Kind.INT2, Kind.INT4, Kind.INT8, Kind.UINT2, Kind.UINT4, Kind.MZ_TIMESTAMP, Kind.OID}
 
-# Two digits for each byte, as one 16-bit unit so that a lookup moves both.
+# Two digits for each byte, as one 16-bit unit, so that one lookup returns both.
 _HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), dtype=np.uint16)
 
 
 def encode_text(array: pa.Array | pa.ChunkedArray, t: SqlType, *, timezone: str = "UTC") -> pa.Array:
-    """The column as a client sees it in text format; `timezone` is the session's, for timestamptz."""
+    """The column in text format, as clients receive it; `timezone` is the session's, for timestamptz."""
     texts = _encode(contiguous(array), t, timezone)
     return texts if pa.types.is_binary(texts.type) else texts.cast(pa.binary())
 

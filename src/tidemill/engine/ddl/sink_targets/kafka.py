@@ -34,7 +34,7 @@ def describe_into_kafka(target: IntoKafka, request: SinkRequest) -> Definition:
     def check() -> None:
         check_topic(request.reached(connection), target, request.beginning(found), wished)
 
-    # One that is refused for what is there must not have registered its schema.
+    # A sink that is refused because of existing data must not have registered its schema.
     if statement.join:
         check()
     if registry is not None:

@@ -27,7 +27,7 @@ from tidemill.time.shown import show_time
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import RelationDesc
 
-# More writers of one stream than anybody has: each sends its share alone.
+# A generous limit of the writers of one stream; each sends only its share.
 MAX_WRITERS = 256
 # What Avro has for names of fields.
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from tidemill.catalog.connections import KAFKA
-from tidemill.decode.registry import Registry, RegistryError
+from tidemill.decode.registry import RegistryError
+from tidemill.engine.ddl.connection_kinds import CONNECTION_KINDS
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kafka import metadata
 from tidemill.sources.kafka.metadata import TopicInfo
@@ -16,27 +16,12 @@ T = TypeVar("T")
 
 # Said of sources that run; a statement is not tried again.
 _AGAIN = re.compile(r" ?(It is tried again by itself|Reading goes on by itself when it [a-z ]+)\.")
-# A subject that no topic makes.
-_NO_SUBJECT = "tidemill asks whether you are there"
 _UNSEEN = "WITH (VALIDATE = false) does without asking."
 
 
 def check_reachable(kind: str, options: Mapping[str, Any]) -> None:
     """Raises if the server is not reachable."""
-    if kind == KAFKA:
-        asking(lambda: metadata.Admin(options).topics(metadata.CREATE_SECONDS))
-    else:
-        asking(lambda: _find_registry(options))
-
-
-def _find_registry(options: Mapping[str, Any]) -> None:
-    """An answer that the registry does not know the subject is sufficient: the registry is reachable."""
-    try:
-        Registry(options).by_subject(_NO_SUBJECT)
-    except RegistryError as e:
-        # Whatever else listens there says nothing in the registry's words.
-        if e.status != 404 or e.detail is None:
-            raise
+    asking(lambda: CONNECTION_KINDS[kind].reach(options))
 
 
 def topic_info(connection: Mapping[str, Any], topic: str) -> TopicInfo:

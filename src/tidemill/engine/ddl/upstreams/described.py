@@ -51,7 +51,7 @@ class Described:
     connections: tuple[ItemId, ...] = ()
     # With ON ERROR DEAD LETTER the last output of the definition. It is none of `outputs`.
     dead_letters: OutputDefinition | None = None
-    # What whoever makes the source should know.
+    # Notices for the client that creates the source.
     notices: tuple[Notice, ...] = ()
 
     @property

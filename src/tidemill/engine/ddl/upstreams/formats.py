@@ -15,7 +15,7 @@ from tidemill.decode import resolve
 from tidemill.decode.registry import Registry
 from tidemill.decode.resolve import avro_stream_registered as resolve_union
 from tidemill.decode.stream import stream_shape
-from tidemill.engine.ddl.connection_options import check_url
+from tidemill.engine.ddl.connection_kinds.schema_registry import check_url
 from tidemill.engine.ddl.upstreams.connection_check import asking
 from tidemill.engine.ddl.upstreams.described import DescribeContext
 from tidemill.errors import InvalidValue, SyntaxError_, TidemillError
@@ -115,7 +115,7 @@ def _said(
 def _columns(csv: ast.Csv) -> int | list[str]:
     if not isinstance(csv.columns, int):
         return [column.value for column in csv.columns]
-    # Before anybody makes a list of them.
+    # Checked before a list of them is built.
     if not 0 < csv.columns <= resolve.MAX_CSV_COLUMNS:
         raise InvalidValue(
             f"CSV cannot have {csv.columns} columns",

@@ -13,7 +13,8 @@ from typing import Any
 
 from tidemill.catalog.connections import KAFKA
 from tidemill.catalog.items import Source
-from tidemill.engine.ddl.connection_options import check_addresses, split_addresses
+from tidemill.engine.ddl.connection_kinds.kafka import check_addresses
+from tidemill.engine.ddl.connection_options import split_addresses
 from tidemill.engine.ddl.upstreams.connection_check import offsets_for_time, topic_info
 from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput, describe_output
@@ -27,8 +28,8 @@ from tidemill.sql.parser.upstreams.kafka import Kafka
 
 # As brokers have it.
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-# How often a broker is asked for new partitions, unless the statement says it: as librdkafka does by itself
-# it would be five minutes, and records of a new partition would wait that long.
+# The default interval of requests for new partitions. librdkafka's default is five minutes, for which records
+# of a new partition would wait.
 DEFAULT_REFRESH_MS = 60_000
 MIN_REFRESH_MS, MAX_REFRESH_MS = 100, 3_600_000
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tidemill.engine.relations.pg.spec import Record, spec
@@ -49,7 +50,7 @@ def _cursors(s: Situation) -> Iterable[Record]:
             "is_holdable": portal.hold,
             "is_binary": portal.binary,
             "is_scrollable": False,
-            "creation_time": portal.created,
+            "creation_time": datetime.fromtimestamp(portal.created, UTC),
         }
 
 

@@ -10,7 +10,7 @@ from tidemill.errors import InvalidValue
 from tidemill.sql.ast.base import Name, offset_field
 from tidemill.sql.ast.sources import Upstream
 from tidemill.sql.names import quote_literal
-from tidemill.sql.parser.connections import brokers
+from tidemill.sql.parser.connection_kinds.kafka import brokers
 from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.named_options import accept_option, refuse_twice, spelled
 

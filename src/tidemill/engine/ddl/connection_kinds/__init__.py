@@ -1,0 +1,16 @@
+"""The kinds of connections: one module per kind, with its options, their checks and a request to its server.
+
+`CONNECTION_KINDS` maps the type of a connection, as mz_connections shows it, to its kind.
+`engine.ddl.connection_options` and `engine.ddl.upstreams.connection_check` read it.
+"""
+
+from __future__ import annotations
+
+from tidemill.catalog.connections import KAFKA, SCHEMA_REGISTRY
+from tidemill.engine.ddl.connection_kinds.kafka import KAFKA_CONNECTION
+from tidemill.engine.ddl.connection_kinds.kind import ConnectionKind
+from tidemill.engine.ddl.connection_kinds.schema_registry import REGISTRY_CONNECTION
+
+__all__ = ["CONNECTION_KINDS", "ConnectionKind"]
+
+CONNECTION_KINDS: dict[str, ConnectionKind] = {KAFKA: KAFKA_CONNECTION, SCHEMA_REGISTRY: REGISTRY_CONNECTION}
