@@ -597,6 +597,88 @@ def test_any_order_and_spacing_is_read_the_same() -> None:
         assert make(json_maker(), spelt).to_pylist() == wanted
 
 
+def odd_ones() -> list[tuple[bytes | None, bytes | None]]:
+    """Records that are nearly those of a common shape, but are read otherwise."""
+    text = told(changed()) or b""
+    other = {"connector": "mariadb", "name": "m", "snapshot": "true", "ts_ms": 5, "file": "b.000003"}
+    other |= {"pos": 7, "row": 4, "server_id": 0}
+    values: list[Any] = [
+        changed(before={"id": 4, "name": "\u00e4\t\\", "email": '"after":{}'}),
+        changed(_name='a "quoted" \\ name'),
+        changed(_db="tab\t"),
+        changed(op="r", before=None, source=other),
+        changed(op="d", after=None),
+        changed(op="c", before=None),
+        changed(op="m", before=None, after=None),
+        changed(op=None),
+        changed(op="uu"),
+        changed(transaction=None),
+        changed(_ts_us=None),
+        changed(_sequence='[null,"31231296"]'),
+        changed(before=TOAST, op="r", _snapshot="true"),
+        changed(after={**TOAST, "email": "new"}),
+        changed(after={"id": 4, "name": {"a": [1, 2]}, "email": None}),
+        changed(after={"email": None, "id": 4, "name": 1.50}),
+        changed(after={"id": 4}),
+        changed(before=5),
+        changed(after=[4]),
+        changed(before=MISSING),
+    ]
+    found = [(ID, told(value)) for value in values]
+    found += [(None, text), (b"{", text), (b'{ "id" : 4}', text), (ID, None), (ID, b"{"), (ID, b"\xff")]
+    found += [(ID, text + b" "), (ID, text[:-1]), (ID, text.replace(b"Dia", b"\\u0044"))]
+    found += [(ID, text[:-1] + b',"before":{"id":4}}'), (ID, b"[%s]" % text)]
+    found += [(ID, b'{"schema":{},"payload":%s}' % text), (ID, text.replace(b'"op"', b'"\\u006fp"'))]
+    return found
+
+
+def test_records_of_one_shape_are_read_as_each_by_itself() -> None:
+    """By columns, which takes several messages of a shape: also those between that have another."""
+    rng = random.Random(11)
+    common = [
+        (told(r["key"]), told(r["value"]))
+        for name in ("pgf_b_crud", "pgf_c_pkupdate", "pgf_i_interleaved", "mdb_b_crud", "pgf_j_incremental")
+        for topic, records in captured(name).items()
+        if topic.endswith(("customers", "orders"))
+        for r in records
+    ]
+    single = json_maker()
+    seen: list[int] = []
+    for _ in range(12):
+        odd = odd_ones()
+        picked = rng.choices(common, k=150) + rng.choices(odd, k=rng.choice([0, 20, 200]))
+        rng.shuffle(picked)
+        records = [(n, key, value) for n, (key, value) in enumerate(picked)]
+        wanted = [row for record in records for row in make(single, [record]).to_pylist()]
+        maker = json_maker()
+        read = maker._reader._columns.read  # type: ignore[attr-defined]
+
+        def counted(*given: Any, read: Any = read) -> Any:
+            groups = read(*given)
+            seen.append(sum(len(group.rows) for group in groups))
+            return groups
+
+        maker._reader._columns.read = counted  # type: ignore[attr-defined]
+        assert [row for part in in_pieces(records, rng) for row in make(maker, part).to_pylist()] == wanted
+    assert sum(seen) > 1000
+
+
+def test_faults_are_told_in_records_of_one_shape() -> None:
+    good = told(changed())
+    for fields, text in (
+        ({"op": "t"}, "TRUNCATE"),
+        ({"before": None}, "row before it"),
+        ({"before": {"id": 5, "name": "x", "email": "y"}}, "another key"),
+        ({"_lsn": None}, "no position"),
+        ({"_connector": "db2"}, "this connector"),
+    ):
+        bad = told(changed(**fields))
+        records = [(n, ID, good) for n in range(20)] + [(n, ID, bad) for n in range(20, 40)]
+        with pytest.raises(UpstreamError, match=text) as stopped:
+            make(json_maker(), records)
+        assert ", offset 20, key" in (stopped.value.detail or "")
+
+
 def test_the_last_of_two_members_counts() -> None:
     text = (told(changed()) or b"").decode()
     later = text[:-1] + ',"after":{"id":4,"name":"last"},"op":"u"}'

@@ -157,7 +157,7 @@ class Documents:
         self.start, self.end = edges[:-1], edges[1:]
         self._places: dict[int, np.ndarray] = {}
         octets = self.bytes.octets
-        quotes = np.flatnonzero(octets == ord('"'))
+        quotes = octets == ord('"')
         # Documents with control characters (blanks other than spaces too), or with escapes that are not kept
         # as they are, match no shape.
         self.odd = np.zeros(len(texts), dtype=np.bool_)
@@ -169,11 +169,12 @@ class Documents:
             owner = np.searchsorted(edges, escaped - 1, side="right") - 1
             kept = _IS_KEPT[octets[escaped]] & (escaped < self.end[owner])
             self.odd[owner[~kept]] = True
-            quotes = np.setdiff1d(quotes, escaped[kept], assume_unique=True)
+            quotes[escaped[kept]] = False
+        places = np.flatnonzero(quotes)
         # Two more than there are: what stands behind the last is never looked at closely.
-        self.quotes = np.concatenate([quotes, [len(octets)] * 2])
+        self.quotes = np.concatenate([places, [len(octets)] * 2])
         # Per document, the number of its first quote.
-        self.first_quote = np.searchsorted(quotes, self.start)
+        self.first_quote = np.searchsorted(places, self.start)
 
     def places(self, octet: int) -> np.ndarray:
         """Where the byte stands, and a place behind all."""

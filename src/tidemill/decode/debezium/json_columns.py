@@ -131,7 +131,7 @@ class ChangeColumns:
 
     def __init__(self) -> None:
         self._shapes: list[ChangeShape] = []
-        self._key: JsonShape | None = None
+        self._key: _KeyShape | None = None
 
     def read(self, texts: pa.Array, keys: pa.Array, rows: np.ndarray) -> list[ChangeGroup]:
         """Those of `rows` (ascending) that have known shapes. `texts` and `keys` (binary) are messages and
@@ -147,24 +147,40 @@ class ChangeColumns:
 
     def _chunk(self, texts: pa.Array, keys: pa.Array, rows: np.ndarray, first: int) -> list[ChangeGroup]:
         documents = Documents(texts)
-        named = _KeyValues.of(keys, rows, self._key)
+        named = self._key_values(keys, rows)
         if named is None:
             return []
-        self._key = named.shape
         rows = named.rows
         groups: list[ChangeGroup] = []
         for shape in tuple(self._shapes):
             rows = self._match(documents, named, shape, rows, first, groups)
-        for _ in range(MAX_NEW_SHAPES):
+        for attempt in range(MAX_NEW_SHAPES):
             plain = rows[~documents.odd[rows]]
             if len(plain) < FEW:
                 break
-            shape = ChangeShape.of(texts[int(plain[len(plain) // 2])].as_py())
+            shape = ChangeShape.of(texts[int(_sample(plain, attempt))].as_py())
             if shape is None or shape in self._shapes:
-                break
+                continue
             self._shapes = [shape, *self._shapes][:MAX_SHAPES]
             rows = self._match(documents, named, shape, rows, first, groups)
         return groups
+
+    def _key_values(self, keys: pa.Array, rows: np.ndarray) -> _KeyValues | None:
+        """Those of keys of the shape that is known, if most have it, else of another; None without one."""
+        documents = Documents(keys.view(pa.string()))  # matching compares bytes
+        for attempt in range(1 + MAX_NEW_SHAPES):
+            known = self._key
+            if attempt:
+                known = _KeyShape.of(keys[int(_sample(rows, attempt - 1))].as_py())
+            if known is None:
+                continue
+            found, edges = documents.edges(known.shape, rows)
+            if 2 * len(found) >= len(rows):
+                self._key = known
+                places = np.zeros(len(keys), np.int64)
+                places[found] = np.arange(len(found))
+                return _KeyValues(known.names, found, documents, edges, places)
+        return None
 
     def _match(
         self,
@@ -209,36 +225,41 @@ class ChangeColumns:
         return np.setdiff1d(rows, found, assume_unique=True)
 
 
+def _sample(rows: np.ndarray, attempt: int) -> np.int64:
+    """One of the rows, not the first nor the last, which may be the odd ones; another one in each attempt."""
+    return rows[(attempt + 1) * len(rows) // (MAX_NEW_SHAPES + 1)]
+
+
 @dataclass(frozen=True, slots=True)
-class _KeyValues:
-    """The values of keys of one shape, by their names."""
+class _KeyShape:
+    """An object of plain values."""
 
     shape: JsonShape
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of(key: bytes) -> _KeyShape | None:
+        try:
+            members = json.loads(key)
+            shape = JsonShape.of(key.decode())
+        except (ValueError, RecursionError):
+            return None
+        if shape is None or not isinstance(members, dict):
+            return None
+        named = cast("dict[str, Any]", members)
+        plain = bool(named) and not any(isinstance(value, dict | list) for value in named.values())
+        return _KeyShape(shape, tuple(named)) if plain else None
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyValues:
+    """The values of the keys of a chunk, by their names."""
+
+    names: tuple[str, ...]
     rows: np.ndarray
     documents: Documents
     edges: np.ndarray
     places: np.ndarray  # of each row of the chunk among `rows`
-    names: tuple[str, ...]
-
-    @staticmethod
-    def of(keys: pa.Array, rows: np.ndarray, known: JsonShape | None) -> _KeyValues | None:
-        """None where they have no shape, or are no objects of plain values."""
-        texts = keys.view(pa.string())  # matching compares bytes
-        sample: bytes = keys[int(rows[len(rows) // 2])].as_py()
-        documents = Documents(texts)
-        try:
-            members = json.loads(sample)
-            shape = JsonShape.of(sample.decode())
-        except (ValueError, RecursionError):
-            return None
-        if shape is None or not isinstance(members, dict) or not members:
-            return None
-        if any(isinstance(value, dict | list) for value in cast("dict[str, Any]", members).values()):
-            return None
-        found, edges = documents.edges(shape, rows)
-        places = np.zeros(len(keys), np.int64)
-        places[found] = np.arange(len(found))
-        return _KeyValues(shape, found, documents, edges, places, tuple(cast("dict[str, Any]", members)))
 
     def differ(
         self, documents: Documents, edges: np.ndarray, members: Mapping[str, int], rows: np.ndarray
