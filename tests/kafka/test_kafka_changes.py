@@ -566,6 +566,24 @@ def test_a_value_that_was_left_out_is_that_of_the_row_before() -> None:
             make(maker, [(1, key, avro(schema, changed(**fields)))])
 
 
+def test_what_cannot_be_filled_because_it_cannot_be_read_is_an_error() -> None:
+    old = {"id": 4, "name": "long", "email": "di@x"}
+    for spelt in ("before", "after"):
+        value = (told(changed(before=old, after={**TOAST, "email": "new"})) or b"").decode()
+        at = value.index(f'"{spelt}":')
+        bad = value[:at] + value[at:].replace('"email":"', '"email":"\\u0000', 1)
+        (row,) = make(json_maker(), [(1, ID, bad.encode())]).to_pylist()
+        assert "unsupported Unicode escape sequence" in row["mz_error"]
+
+
+def test_halves_of_surrogate_pairs_in_a_source() -> None:
+    value = (told(changed(_name="NAME")) or b"").replace(b"NAME", b"\\ud800")
+    (row,) = make(json_maker(), [(1, ID, value)]).to_pylist()
+    assert 'name "?"' in row["mz_timeline"]
+    value = (told(changed()) or b"").replace(b'"op":"u"', b'"op":"\\ud800"')
+    assert make(json_maker(), [(1, ID, value)]).num_rows == 0
+
+
 def test_only_changes_of_postgresql_leave_values_out() -> None:
     read = changed(op="r", before=None, after=TOAST, _snapshot="true")
     other = {"connector": "mariadb", "name": "m", "snapshot": "false", "ts_ms": 5, "file": "b.000003"}
@@ -624,7 +642,7 @@ def odd_ones() -> list[tuple[bytes | None, bytes | None]]:
         changed(after=[4]),
         changed(before=MISSING),
     ]
-    found = [(ID, told(value)) for value in values]
+    found: list[tuple[bytes | None, bytes | None]] = [(ID, told(value)) for value in values]
     found += [(None, text), (b"{", text), (b'{ "id" : 4}', text), (ID, None), (ID, b"{"), (ID, b"\xff")]
     found += [(ID, text + b" "), (ID, text[:-1]), (ID, text.replace(b"Dia", b"\\u0044"))]
     found += [(ID, text[:-1] + b',"before":{"id":4}}'), (ID, b"[%s]" % text)]

@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from json.scanner import make_scanner
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
+from tidemill.decode.debezium.json_message import scan
 from tidemill.decode.json import CHUNK, FEW, MAX_NEW_SHAPES, MAX_SHAPES
 from tidemill.decode.shapes import Documents, JsonShape, Piece
 from tidemill.types.columns import spans
 from tidemill.types.kernels import pc
 
-_scan = make_scanner(json.JSONDecoder(parse_int=str, parse_float=str))
 _NAMES = ('{"before":', ',"after":', ',"source":')
 _QUOTE, _NULL = ord('"'), ord("n")
 
@@ -56,9 +55,9 @@ class ChangeShape:
                 if not text.startswith(name, at):
                     return None
                 start = at + len(name)
-                value, at = _scan(text, start)
+                value, at = scan(text, start)
                 parts.append((start, at, value))
-            rest, _ = _scan("{" + text[at + 1 :], 0)
+            rest, _ = scan("{" + text[at + 1 :], 0)
         except (ValueError, RecursionError, StopIteration):
             return None
         whole, values = found

@@ -16,7 +16,7 @@ from tidemill.decode.debezium.json_changes import NotAChange, is_wrapped, text_o
 
 # Numbers stay as they are spelt.
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
-_scan = make_scanner(_DECODER)
+scan = make_scanner(cast(Any, _DECODER))
 
 _BEFORE, _AFTER, _SOURCE, _PAYLOAD = '{"before":', ',"after":', ',"source":', '"payload":'
 _NOTHING: Mapping[str, Any] = {}
@@ -69,20 +69,20 @@ def _parts(text: str, at: int, closing: str) -> Change | None:
         return None
     try:
         start = at + len(_BEFORE)
-        old, end = _scan(text, start)
+        old, end = scan(text, start)
         before = None if old is None else text[start:end]
         if not text.startswith(_AFTER, end):
             return None
         start = end + len(_AFTER)
-        new, end = _scan(text, start)
+        new, end = scan(text, start)
         after = None if new is None else text[start:end]
         if not text.startswith(_SOURCE, end):
             return None
-        source, end = _scan(text, end + len(_SOURCE))
+        source, end = scan(text, end + len(_SOURCE))
         if text[end : end + 1] != ",":
             return None
         tail = "{" + text[end + 1 :]
-        rest, end = _scan(tail, 0)
+        rest, end = scan(tail, 0)
     except StopIteration:
         return None  # the decoder says what is wrong
     if tail[end:] != closing or not rest.keys().isdisjoint(("before", "after", "source")) or "op" not in rest:
@@ -96,7 +96,7 @@ def _parts(text: str, at: int, closing: str) -> Change | None:
 def _ends_schema(head: str) -> bool:
     """Whether it is an object's schema, and then the name of the payload."""
     try:
-        _, end = _scan(head, len('{"schema":'))
+        _, end = scan(head, len('{"schema":'))
     except (StopIteration, ValueError):
         return False
     return head[end:] == "," + _PAYLOAD
