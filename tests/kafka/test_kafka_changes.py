@@ -30,6 +30,7 @@ from tidemill.sources.contract import UNKNOWN_POSITION, ChangePhase, UpstreamErr
 from tidemill.sources.kafka.changes import ChangeRows
 from tidemill.sources.kafka.envelopes import envelope_of, plan
 from tidemill.sources.kafka.messages import TopicMessages
+from tidemill.sources.kafka.outputs import Opened, open_outputs, output_of
 from tidemill.types.json import canonical_json
 
 LETTERS = [
@@ -582,6 +583,47 @@ def test_halves_of_surrogate_pairs_in_a_source() -> None:
     assert 'name "?"' in row["mz_timeline"]
     value = (told(changed()) or b"").replace(b'"op":"u"', b'"op":"\\ud800"')
     assert make(json_maker(), [(1, ID, value)]).num_rows == 0
+
+
+PAIR = {"type": "record", "name": "Key", "fields": [{"name": n, "type": "int"} for n in ("b", "a")]}
+PAIRED = {
+    "type": "record",
+    "name": "Value",
+    "fields": [{"name": "a", "type": "int"}, {"name": "x", "type": "string"}, {"name": "b", "type": "int"}],
+}
+
+
+def test_a_key_of_two_columns_in_avro() -> None:
+    schema = envelope(row=PAIRED)
+    maker = avro_maker_of(avro_spec(schema, PAIR), framed=False)
+    old, new = {"a": 1, "x": "o", "b": 2}, {"a": 1, "x": "n", "b": 2}
+    key = avro(PAIR, {"a": 1, "b": 2})
+
+    def read(before: Row | None, after: Row | None, op: str) -> Row:
+        value = changed(before=before, after=after, op=op)
+        (row,) = make(maker, [(1, key, avro(schema, value))]).to_pylist()
+        return row
+
+    changes = read(old, new, "u")
+    assert {name: changes[name] for name in new} == new and changes["mz_before"] == old
+    gone = read(old, None, "d")
+    assert {name: gone[name] for name in new} == {"a": 1, "x": None, "b": 2} and gone["mz_tombstone"]
+    for before, after in ((old, {**new, "a": 2}), ({**old, "b": 1}, new)):
+        with pytest.raises(UpstreamError, match="another key") as stopped:
+            read(before, after, "u")
+        assert "key (2,1): " in (stopped.value.detail or "")
+
+
+def test_an_opened_output_makes_changes() -> None:
+    of = spec("debezium", key="json", value="json")
+    output = output_of("of.t", of)
+    assert output.changes and output.place == 'topic "of.t"'
+    (opened,) = open_outputs("of.t", [of])
+    assert isinstance(opened, Opened)
+    keys, values = pa.array([ID], pa.binary()), pa.array([told(changed())], pa.binary())
+    rows = opened.make(TopicMessages(0, keys, values, np.arange(1)), {})
+    assert rows.num_rows == 1 and rows.schema == opened.none().schema
+    assert rows.column("mz_before").type.names == [column.name for column in output.desc.columns]
 
 
 def test_only_changes_of_postgresql_leave_values_out() -> None:
