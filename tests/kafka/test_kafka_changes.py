@@ -30,6 +30,7 @@ from tidemill.sources.contract import UNKNOWN_POSITION, ChangePhase, UpstreamErr
 from tidemill.sources.kafka.changes import ChangeRows
 from tidemill.sources.kafka.envelopes import envelope_of, plan
 from tidemill.sources.kafka.messages import TopicMessages
+from tidemill.sources.kafka.outputs import Opened, open_outputs, output_of
 from tidemill.types.json import canonical_json
 
 LETTERS = [
@@ -566,6 +567,65 @@ def test_a_value_that_was_left_out_is_that_of_the_row_before() -> None:
             make(maker, [(1, key, avro(schema, changed(**fields)))])
 
 
+def test_what_cannot_be_filled_because_it_cannot_be_read_is_an_error() -> None:
+    old = {"id": 4, "name": "long", "email": "di@x"}
+    for spelt in ("before", "after"):
+        value = (told(changed(before=old, after={**TOAST, "email": "new"})) or b"").decode()
+        at = value.index(f'"{spelt}":')
+        bad = value[:at] + value[at:].replace('"email":"', '"email":"\\u0000', 1)
+        (row,) = make(json_maker(), [(1, ID, bad.encode())]).to_pylist()
+        assert "unsupported Unicode escape sequence" in row["mz_error"]
+
+
+def test_halves_of_surrogate_pairs_in_a_source() -> None:
+    value = (told(changed(_name="NAME")) or b"").replace(b"NAME", b"\\ud800")
+    (row,) = make(json_maker(), [(1, ID, value)]).to_pylist()
+    assert 'name "?"' in row["mz_timeline"]
+    value = (told(changed()) or b"").replace(b'"op":"u"', b'"op":"\\ud800"')
+    assert make(json_maker(), [(1, ID, value)]).num_rows == 0
+
+
+PAIR = {"type": "record", "name": "Key", "fields": [{"name": n, "type": "int"} for n in ("b", "a")]}
+PAIRED = {
+    "type": "record",
+    "name": "Value",
+    "fields": [{"name": "a", "type": "int"}, {"name": "x", "type": "string"}, {"name": "b", "type": "int"}],
+}
+
+
+def test_a_key_of_two_columns_in_avro() -> None:
+    schema = envelope(row=PAIRED)
+    maker = avro_maker_of(avro_spec(schema, PAIR), framed=False)
+    old, new = {"a": 1, "x": "o", "b": 2}, {"a": 1, "x": "n", "b": 2}
+    key = avro(PAIR, {"a": 1, "b": 2})
+
+    def read(before: Row | None, after: Row | None, op: str) -> Row:
+        value = changed(before=before, after=after, op=op)
+        (row,) = make(maker, [(1, key, avro(schema, value))]).to_pylist()
+        return row
+
+    changes = read(old, new, "u")
+    assert {name: changes[name] for name in new} == new and changes["mz_before"] == old
+    gone = read(old, None, "d")
+    assert {name: gone[name] for name in new} == {"a": 1, "x": None, "b": 2} and gone["mz_tombstone"]
+    for before, after in ((old, {**new, "a": 2}), ({**old, "b": 1}, new)):
+        with pytest.raises(UpstreamError, match="another key") as stopped:
+            read(before, after, "u")
+        assert "key (2,1): " in (stopped.value.detail or "")
+
+
+def test_an_opened_output_makes_changes() -> None:
+    of = spec("debezium", key="json", value="json")
+    output = output_of("of.t", of)
+    assert output.changes and output.place == 'topic "of.t"'
+    (opened,) = open_outputs("of.t", [of])
+    assert isinstance(opened, Opened)
+    keys, values = pa.array([ID], pa.binary()), pa.array([told(changed())], pa.binary())
+    rows = opened.make(TopicMessages(0, keys, values, np.arange(1)), {})
+    assert rows.num_rows == 1 and rows.schema == opened.none().schema
+    assert rows.column("mz_before").type.names == [column.name for column in output.desc.columns]
+
+
 def test_only_changes_of_postgresql_leave_values_out() -> None:
     read = changed(op="r", before=None, after=TOAST, _snapshot="true")
     other = {"connector": "mariadb", "name": "m", "snapshot": "false", "ts_ms": 5, "file": "b.000003"}
@@ -595,6 +655,88 @@ def test_any_order_and_spacing_is_read_the_same() -> None:
             text = None if value is None else json.dumps(value, indent=rng.choice([None, 1])).encode()
             spelt.append((r["offset"], json.dumps(r["key"], indent=1).encode(), text))
         assert make(json_maker(), spelt).to_pylist() == wanted
+
+
+def odd_ones() -> list[tuple[bytes | None, bytes | None]]:
+    """Records that are nearly those of a common shape, but are read otherwise."""
+    text = told(changed()) or b""
+    other = {"connector": "mariadb", "name": "m", "snapshot": "true", "ts_ms": 5, "file": "b.000003"}
+    other |= {"pos": 7, "row": 4, "server_id": 0}
+    values: list[Any] = [
+        changed(before={"id": 4, "name": "\u00e4\t\\", "email": '"after":{}'}),
+        changed(_name='a "quoted" \\ name'),
+        changed(_db="tab\t"),
+        changed(op="r", before=None, source=other),
+        changed(op="d", after=None),
+        changed(op="c", before=None),
+        changed(op="m", before=None, after=None),
+        changed(op=None),
+        changed(op="uu"),
+        changed(transaction=None),
+        changed(_ts_us=None),
+        changed(_sequence='[null,"31231296"]'),
+        changed(before=TOAST, op="r", _snapshot="true"),
+        changed(after={**TOAST, "email": "new"}),
+        changed(after={"id": 4, "name": {"a": [1, 2]}, "email": None}),
+        changed(after={"email": None, "id": 4, "name": 1.50}),
+        changed(after={"id": 4}),
+        changed(before=5),
+        changed(after=[4]),
+        changed(before=MISSING),
+    ]
+    found: list[tuple[bytes | None, bytes | None]] = [(ID, told(value)) for value in values]
+    found += [(None, text), (b"{", text), (b'{ "id" : 4}', text), (ID, None), (ID, b"{"), (ID, b"\xff")]
+    found += [(ID, text + b" "), (ID, text[:-1]), (ID, text.replace(b"Dia", b"\\u0044"))]
+    found += [(ID, text[:-1] + b',"before":{"id":4}}'), (ID, b"[%s]" % text)]
+    found += [(ID, b'{"schema":{},"payload":%s}' % text), (ID, text.replace(b'"op"', b'"\\u006fp"'))]
+    return found
+
+
+def test_records_of_one_shape_are_read_as_each_by_itself() -> None:
+    """By columns, which takes several messages of a shape: also those between that have another."""
+    rng = random.Random(11)
+    common = [
+        (told(r["key"]), told(r["value"]))
+        for name in ("pgf_b_crud", "pgf_c_pkupdate", "pgf_i_interleaved", "mdb_b_crud", "pgf_j_incremental")
+        for topic, records in captured(name).items()
+        if topic.endswith(("customers", "orders"))
+        for r in records
+    ]
+    single = json_maker()
+    seen: list[int] = []
+    for _ in range(5):
+        odd = odd_ones()
+        picked = rng.choices(common, k=150) + rng.choices(odd, k=rng.choice([0, 20, 200]))
+        rng.shuffle(picked)
+        records = [(n, key, value) for n, (key, value) in enumerate(picked)]
+        wanted = [row for record in records for row in make(single, [record]).to_pylist()]
+        maker = json_maker()
+        read = maker._reader._columns.read  # type: ignore[attr-defined]
+
+        def counted(*given: Any, read: Any = read) -> Any:
+            groups = read(*given)
+            seen.append(sum(len(group.rows) for group in groups))
+            return groups
+
+        maker._reader._columns.read = counted  # type: ignore[attr-defined]
+        assert [row for part in in_pieces(records, rng) for row in make(maker, part).to_pylist()] == wanted
+    assert sum(seen) > 400
+
+
+def test_faults_are_told_in_records_of_one_shape() -> None:
+    good = told(changed())
+    for fields, text in (
+        ({"op": "t"}, "TRUNCATE"),
+        ({"before": None}, "row before it"),
+        ({"before": {"id": 5, "name": "x", "email": "y"}}, "another key"),
+        ({"_lsn": None}, "no position"),
+        ({"_connector": "db2"}, "this connector"),
+    ):
+        bad = told(changed(**fields))
+        records = [(n, ID, good) for n in range(20)] + [(n, ID, bad) for n in range(20, 40)]
+        with pytest.raises(UpstreamError, match=text) as stopped:
+            make(json_maker(), records)
+        assert ", offset 20, key" in (stopped.value.detail or "")
 
 
 def test_the_last_of_two_members_counts() -> None:

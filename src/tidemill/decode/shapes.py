@@ -31,7 +31,7 @@ _TOKEN = re.compile(
     re.ASCII,
 )
 # Position of a value in the output.
-_Piece = str | int
+Piece = str | int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,20 @@ class JsonShape:
     the canonical text: constants, and the numbers of values."""
 
     literals: tuple[bytes, ...]
-    output: tuple[_Piece, ...]
+    output: tuple[Piece, ...]
 
     @staticmethod
     def of(text: str) -> JsonShape | None:
         """The shape of a message; None if there is none to learn from it."""
-        return _Scanner(text).shape()
+        found = JsonShape.with_values(text)
+        return None if found is None else found[0]
+
+    @staticmethod
+    def with_values(text: str) -> tuple[JsonShape, list[tuple[int, int]]] | None:
+        """The shape of a message, and where its values start and stop in it."""
+        scanner = _Scanner(text)
+        shape = scanner.shape()
+        return None if shape is None else (shape, scanner.values)
 
 
 class _Scanner:
@@ -68,7 +76,7 @@ class _Scanner:
             self.at = found.end()
         return found
 
-    def _value(self) -> list[_Piece] | None:
+    def _value(self) -> list[Piece] | None:
         token = self._next()
         if token is None:
             return None
@@ -79,8 +87,8 @@ class _Scanner:
             return self._object()
         return self._array() if token[1] == "[" else None
 
-    def _object(self) -> list[_Piece] | None:
-        members: dict[str, list[_Piece]] = {}
+    def _object(self) -> list[Piece] | None:
+        members: dict[str, list[Piece]] = {}
         separator = "{"
         while True:
             key = self._next()
@@ -101,16 +109,16 @@ class _Scanner:
                 break
             if separator != ",":
                 return None
-        pieces: list[_Piece] = ["{"]
+        pieces: list[Piece] = ["{"]
         # A key's quotes count on both sides alike.
         for key_text in sorted(members, key=lambda k: (len(k.encode()), k.encode())):
             pieces += [f"{key_text}: ", *members[key_text], ", "]
         pieces[-1] = "}"
         return pieces
 
-    def _array(self) -> list[_Piece] | None:
+    def _array(self) -> list[Piece] | None:
         """Only of a fixed length; other lengths are other shapes."""
-        pieces: list[_Piece] = ["["]
+        pieces: list[Piece] = ["["]
         before = self.at
         closing = self._next()
         if closing is not None and closing[1] == "]":
@@ -127,9 +135,9 @@ class _Scanner:
                 return pieces
 
 
-def _joined(pieces: Sequence[_Piece]) -> tuple[_Piece, ...]:
+def _joined(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     """Neighbouring constants as one."""
-    result: list[_Piece] = []
+    result: list[Piece] = []
     for piece in pieces:
         if isinstance(piece, str) and result and isinstance(result[-1], str):
             result[-1] += piece
@@ -149,7 +157,7 @@ class Documents:
         self.start, self.end = edges[:-1], edges[1:]
         self._places: dict[int, np.ndarray] = {}
         octets = self.bytes.octets
-        quotes = np.flatnonzero(octets == ord('"'))
+        quotes = octets == ord('"')
         # Documents with control characters (blanks other than spaces too), or with escapes that are not kept
         # as they are, match no shape.
         self.odd = np.zeros(len(texts), dtype=np.bool_)
@@ -161,11 +169,12 @@ class Documents:
             owner = np.searchsorted(edges, escaped - 1, side="right") - 1
             kept = _IS_KEPT[octets[escaped]] & (escaped < self.end[owner])
             self.odd[owner[~kept]] = True
-            quotes = np.setdiff1d(quotes, escaped[kept], assume_unique=True)
+            quotes[escaped[kept]] = False
+        places = np.flatnonzero(quotes)
         # Two more than there are: what stands behind the last is never looked at closely.
-        self.quotes = np.concatenate([quotes, [len(octets)] * 2])
+        self.quotes = np.concatenate([places, [len(octets)] * 2])
         # Per document, the number of its first quote.
-        self.first_quote = np.searchsorted(quotes, self.start)
+        self.first_quote = np.searchsorted(places, self.start)
 
     def places(self, octet: int) -> np.ndarray:
         """Where the byte stands, and a place behind all."""
@@ -176,16 +185,25 @@ class Documents:
 
     def match(self, shape: JsonShape, rows: np.ndarray) -> tuple[np.ndarray, pa.Array]:
         """Which of `rows` have the shape, and their canonical texts."""
+        found, edges = self.edges(shape, rows)
+        return found, self.arranged(edges, shape.output)
+
+    def arranged(self, edges: np.ndarray, output: Sequence[Piece]) -> pa.Array:
+        """The texts of an output, from where the values start and stop."""
+        return _rearranged(self.bytes.octets, edges, output)
+
+    def edges(self, shape: JsonShape, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of `rows` have the shape, and where their values start and stop: two columns for each."""
         count = len(shape.literals) - 1
         walk = _Walk(self, rows)
         edges = np.empty((len(rows), 2 * count), dtype=np.int32)
         for i, literal in enumerate(shape.literals):
             if not walk.literal(literal):
-                return rows[:0], pa.array([], pa.string())
+                return rows[:0], edges[:0]
             if i < count:
                 edges[:, 2 * i], edges[:, 2 * i + 1] = walk.value(shape.literals[i + 1], last=i + 1 == count)
         good = walk.good & (walk.pos == walk.end)
-        return rows[good], _rearranged(self.bytes.octets, edges[good], shape.output)
+        return rows[good], edges[good]
 
 
 def _escaped(slashes: np.ndarray) -> np.ndarray:
@@ -260,7 +278,7 @@ class _Walk:
         return self._quotes[np.minimum(self._quote + 1, len(self._quotes) - 1)] + 1
 
 
-def _rearranged(octets: np.ndarray, edges: np.ndarray, output: Sequence[_Piece]) -> pa.Array:
+def _rearranged(octets: np.ndarray, edges: np.ndarray, output: Sequence[Piece]) -> pa.Array:
     """Per document, its output: `edges` are where its values start and stop. All spans are values of one
     binary array over the bytes (what is between them too), the constants stand behind the bytes; taken in the
     order of the output they lie one behind the other, which is the text."""

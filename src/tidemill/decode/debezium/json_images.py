@@ -1,34 +1,31 @@
 """Debezium changes in JSON, with `before`, `after`, `op` and `source`. A row is one jsonb.
 
-Messages and keys may have the schema of Kafka Connect around them. Debezium always writes the members in one
-order; such a message is parsed once, member by member, so that it is known where each stands. Any other order
-is read as `json_changes` reads it.
+Messages of known shapes are read by columns (`json_columns`), the others one by one (`json_message`).
+Messages and keys may have the schema of Kafka Connect around them.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from json.scanner import make_scanner
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tidemill.decode import utf8
 from tidemill.decode.contract import Decoder
-from tidemill.decode.debezium.avro_changes import MISSING_AFTER
 from tidemill.decode.debezium.images import DELETE, INSERT, UPDATE, Images, letters
-from tidemill.decode.debezium.json_changes import NotAChange, complaint, is_wrapped, suspects, text_of
+from tidemill.decode.debezium.json_changes import complaint, suspects
+from tidemill.decode.debezium.json_columns import ChangeColumns, ChangeGroup
+from tidemill.decode.debezium.json_message import ChangeParser, has_key
 from tidemill.decode.debezium.placeholders import filled, lacks
-from tidemill.decode.debezium.positions import CONNECTORS
+from tidemill.decode.debezium.positions import CONNECTORS, SourceFields
+from tidemill.decode.merge import merge
+from tidemill.errors import TidemillError
 from tidemill.types.columns import valid_mask
 from tidemill.types.json import canonical_json
 from tidemill.types.kernels import pc
 
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
-_scan = make_scanner(_DECODER)
-
-_BEFORE, _AFTER, _SOURCE, _PAYLOAD = '{"before":', ',"after":', ',"source":', '"payload":'
 _WHOLE_NUMBER = r"^-?[0-9]{1,18}$"
 _NOTHING: Mapping[str, Any] = {}
 
@@ -43,35 +40,26 @@ class MemberFields:
         found = [source.get(name) for source in self._sources]
         try:
             return pa.array(found, pa.string())
-        except (pa.ArrowTypeError, pa.ArrowInvalid):
+        except (pa.ArrowTypeError, pa.ArrowInvalid, UnicodeEncodeError):
             return pa.array([_spelt(each) for each in found], pa.string())
 
     def number(self, name: str) -> pa.Array:
-        found = self.text(name)  # as they are spelt
-        try:
-            return found.cast(pa.int64())
-        except pa.ArrowInvalid:
-            whole = pc.match_substring_regex(found, _WHOLE_NUMBER)
-            return pc.if_else(whole, found, None).cast(pa.int64())
+        return _numbers(self.text(name))  # as they are spelt
+
+
+def _numbers(spelt: pa.Array) -> pa.Array:
+    try:
+        return spelt.cast(pa.int64())
+    except pa.ArrowInvalid:
+        whole = pc.match_substring_regex(spelt, _WHOLE_NUMBER)
+        return pc.if_else(whole, spelt, None).cast(pa.int64())
 
 
 def _spelt(value: Any) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value if isinstance(value, str) else None
-
-
-class Change:
-    """One message: the texts of its rows, and their members."""
-
-    __slots__ = ("after", "before", "new", "old", "op", "source")
-
-    def __init__(
-        self, before: str | None, old: Any, after: str | None, new: Any, source: Any, op: Any
-    ) -> None:
-        self.before, self.old, self.after, self.new = before, old, after, new
-        self.source = source
-        self.op: str | None = op if isinstance(op, str) else None
+    # A half of a surrogate pair may stand there, as an escape.
+    return value.encode(errors="replace").decode() if isinstance(value, str) else None
 
 
 class JsonImages:
@@ -79,10 +67,30 @@ class JsonImages:
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
-        # What stands before the payload: the schema, which is the same in most messages.
-        self._head = ""
+        self._columns = ChangeColumns()
+        self._parser = ChangeParser()
 
     def read(self, values: pa.Array, raw_keys: pa.Array, keys: Sequence[pa.Array]) -> Images:
+        likely = suspects(values)
+        texts, wrong = utf8.texts(values)
+        plain = valid_mask(values) & valid_mask(raw_keys) & ~likely
+        if wrong is not None:
+            plain &= ~wrong
+        groups = self._columns.read(texts, raw_keys, np.flatnonzero(plain))
+        rest = np.ones(len(values), np.bool_)
+        for group in groups:
+            rest[group.rows] = False
+        rest &= valid_mask(values)
+        others = np.flatnonzero(rest)
+        if not len(others):
+            return _joined(len(values), groups, None, others)
+        if len(others) == len(values):
+            return self._one_by_one(values, raw_keys, likely)
+        chosen = pa.array(others)
+        read = self._one_by_one(values.take(chosen), raw_keys.take(chosen), likely[others])
+        return _joined(len(values), groups, read, others)
+
+    def _one_by_one(self, values: pa.Array, raw_keys: pa.Array, likely: np.ndarray) -> Images:
         count = len(values)
         befores: list[str | None] = [None] * count
         afters: list[str | None] = [None] * count
@@ -94,21 +102,17 @@ class JsonImages:
             if value is None:
                 continue
             try:
-                change = self._change(value.decode())
+                change = self._parser.parse(value.decode())
                 if change is None:
                     continue
-                befores[at], afters[at], sources[at], ops[at] = (
-                    change.before,
-                    change.after,
-                    change.source,
-                    change.op,
-                )
-                if key is not None and not _has_key(change, key.decode(errors="replace")):
+                befores[at], afters[at], sources[at] = change.before, change.after, change.source
+                ops[at] = change.op
+                if key is not None and not has_key(change, key.decode(errors="replace")):
                     foreign[at] = True
             except (ValueError, RecursionError) as error:
                 errors[at] = complaint(self._decoder, value, error)
         op = letters(pa.array(ops, pa.string()))
-        unfilled = self._fill(values, befores, afters, sources, op)
+        unfilled = _fill(likely, befores, afters, sources, op)
         old, old_wrong = self._rows(befores)
         new, new_wrong = self._rows(afters)
         own = pa.array([errors.get(at) for at in range(count)], pa.string()) if errors else None
@@ -129,128 +133,65 @@ class JsonImages:
         decoded = self._decoder.decode(pa.array(texts, pa.string()).cast(pa.binary()))
         return decoded.columns[0], decoded.errors
 
-    def _change(self, text: str) -> Change | None:
-        """None for what is no change of a row. Raises ValueError."""
-        head = self._head
-        found = _parts(text, len(head), "}") if head and text.startswith(head) else _parts(text, 0, "")
-        if found is not None:
-            return found
-        value = _DECODER.decode(text)
-        if is_wrapped(value):
-            value = value["payload"]
-            if value is None:
-                return None
-            end = text.find(_PAYLOAD + _BEFORE) + len(_PAYLOAD)
-            # Only what was before a payload that ended the message: text of the schema may look like it.
-            if (
-                text.startswith('{"schema":')
-                and _parts(text, end, "}") is not None
-                and _ends_schema(text[:end])
-            ):
-                self._head = text[:end]
-        return _slowly(text, value)
 
-    def _fill(
-        self,
-        values: pa.Array,
-        befores: list[str | None],
-        afters: list[str | None],
-        sources: list[Mapping[str, Any]],
-        op: np.ndarray,
-    ) -> np.ndarray:
-        """Put members of the old rows in place of placeholders; gives which rows lack some."""
-        unfilled = np.zeros(len(op), np.bool_)
-        for at in np.flatnonzero(suspects(values)).tolist():
-            connector = CONNECTORS.get(str(sources[at].get("connector")))
-            # A snapshot reads the values: what looks like a placeholder is one of them.
-            if connector is None or not connector.placeholders or op[at] not in (INSERT, UPDATE, DELETE):
-                continue
-            before, after = befores[at], afters[at]
-            if before is not None and lacks(before):
-                unfilled[at] = True
-            elif after is not None and lacks(after):
+def _fill(
+    likely: np.ndarray,
+    befores: list[str | None],
+    afters: list[str | None],
+    sources: list[Mapping[str, Any]],
+    op: np.ndarray,
+) -> np.ndarray:
+    """Put members of the old rows in place of placeholders; gives which rows lack some."""
+    unfilled = np.zeros(len(op), np.bool_)
+    for at in np.flatnonzero(likely).tolist():
+        connector = CONNECTORS.get(str(sources[at].get("connector")))
+        # A snapshot reads the values: what looks like a placeholder is one of them.
+        if connector is None or not connector.placeholders or op[at] not in (INSERT, UPDATE, DELETE):
+            continue
+        before, after = befores[at], afters[at]
+        if before is not None and lacks(before):
+            unfilled[at] = True
+        elif after is not None and lacks(after):
+            try:
                 if before is not None:
                     after = afters[at] = filled(canonical_json(after), canonical_json(before))
-                unfilled[at] = lacks(after)
-        return unfilled
+            except TidemillError:
+                continue  # the decoder says what is wrong
+            unfilled[at] = lacks(after)
+    return unfilled
 
 
-def _parts(text: str, at: int, closing: str) -> Change | None:
-    """A change that begins there, if its members stand as Debezium writes them and `closing` ends the text.
-    Raises ValueError."""
-    if not text.startswith(_BEFORE, at):
-        return None
-    try:
-        start = at + len(_BEFORE)
-        old, end = _scan(text, start)
-        before = None if old is None else text[start:end]
-        if not text.startswith(_AFTER, end):
-            return None
-        start = end + len(_AFTER)
-        new, end = _scan(text, start)
-        after = None if new is None else text[start:end]
-        if not text.startswith(_SOURCE, end):
-            return None
-        source, end = _scan(text, end + len(_SOURCE))
-        if text[end : end + 1] != ",":
-            return None
-        tail = "{" + text[end + 1 :]
-        rest, end = _scan(tail, 0)
-    except StopIteration:
-        return None  # the decoder says what is wrong
-    if tail[end:] != closing or not rest.keys().isdisjoint(("before", "after", "source")) or "op" not in rest:
-        return None
-    for row in (old, new, source):
-        if row is not None and not isinstance(row, dict):
-            return None
-    return Change(before, old, after, new, source or _NOTHING, rest["op"])
+class _JoinedFields:
+    """The fields of sources that were read in several ways."""
+
+    def __init__(
+        self, count: int, groups: Sequence[ChangeGroup], rest: SourceFields | None, others: np.ndarray
+    ) -> None:
+        self._count, self._groups, self._rest, self._others = count, groups, rest, others
+
+    def text(self, name: str) -> pa.Array:
+        parts = [(group.rows, column) for group in self._groups if (column := group.field(name)) is not None]
+        if self._rest is not None:
+            parts.append((self._others, self._rest.text(name)))
+        return merge(self._count, parts, pa.string())
+
+    def number(self, name: str) -> pa.Array:
+        return _numbers(self.text(name))
 
 
-def _ends_schema(head: str) -> bool:
-    """Whether it is an object's schema, and then the name of the payload."""
-    try:
-        _, end = _scan(head, len('{"schema":'))
-    except (StopIteration, ValueError):
-        return False
-    return head[end:] == "," + _PAYLOAD
-
-
-def _slowly(text: str, value: Any) -> Change | None:
-    """A change of any order and spelling, from its value and the message's text."""
-    if not isinstance(value, dict):
-        raise NotAChange(MISSING_AFTER)
-    members = cast("dict[str, Any]", value)
-    if "op" not in members:
-        raise NotAChange("'op' column missing from debezium input")
-    rows: list[str | None] = []
-    if members["op"] not in tuple("cudrt"):
-        return None
-    for name in ("before", "after", "source"):
-        if name not in members:
-            raise NotAChange(f"'{name}' column missing from debezium input")
-        if members[name] is not None and not isinstance(members[name], dict):
-            raise NotAChange(f"'{name}' of debezium input is no object")
-    rows = [None if members[n] is None else text_of(text, n, members[n]) for n in ("before", "after")]
-    return Change(
-        rows[0], members["before"], rows[1], members["after"], members["source"] or {}, members["op"]
-    )
-
-
-def _has_key(change: Change, key: str) -> bool:
-    """Whether the rows have the members of the key. It mostly stands at the beginning of them."""
-    begins, size = key[:-1], len(key) - 1
-    wanted: Any = None
-    for row, members in ((change.before, change.old), (change.after, change.new)):
-        if row is None or (row.startswith(begins) and row[size : size + 1] in (",", "}")):
-            continue
-        if wanted is None:
-            try:
-                wanted = _DECODER.decode(key)
-            except (ValueError, RecursionError):
-                return True  # an error of its own
-            if not isinstance(wanted, dict) or not wanted:
-                return False
-        for name, value in cast("dict[str, Any]", wanted).items():
-            if name not in members or members[name] != value:
-                return False
-    return True
+def _joined(count: int, groups: Sequence[ChangeGroup], rest: Images | None, others: np.ndarray) -> Images:
+    """What was read by columns and one by one, as one."""
+    op, foreign, unfilled = np.zeros(count, np.uint8), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    before = [(group.rows, group.before) for group in groups if group.before is not None]
+    after = [(group.rows, group.after) for group in groups if group.after is not None]
+    for group in groups:
+        op[group.rows], foreign[group.rows] = group.op, group.foreign
+    errors = None
+    if rest is not None:
+        op[others], foreign[others], unfilled[others] = rest.op, rest.foreign, rest.unfilled
+        before.append((others, rest.before[0]))
+        after.append((others, rest.after[0]))
+        errors = None if rest.errors is None else merge(count, [(others, rest.errors)], pa.string())
+    old, new = merge(count, before, pa.string()), merge(count, after, pa.string())
+    source = _JoinedFields(count, groups, None if rest is None else rest.source, others)
+    return Images(op, [old], [new], valid_mask(old), valid_mask(new), source, unfilled, foreign, errors)

@@ -55,7 +55,7 @@ class Connector(ABC):
         """As text: positions of different timelines cannot be compared."""
 
 
-class Postgres(Connector):
+class PostgresPositions(Connector):
     """The end of the last transaction before that of the change, which grows in the order of commits, and the
     change's own place, which goes back where transactions ran at the same time."""
 
@@ -82,7 +82,7 @@ class Postgres(Connector):
         return _described(said)
 
 
-class Binlog(Connector):
+class BinlogPositions(Connector):
     """MySQL and MariaDB: the number of the file, the place in it, and the row of the event there."""
 
     fields = ("file", "pos", "row", "server_id")
@@ -104,7 +104,7 @@ class Binlog(Connector):
         return _described(said)
 
 
-class MySql(Binlog):
+class MySqlPositions(BinlogPositions):
     """A GTID of MySQL begins with the id of the server that the change was first made on."""
 
     def timelines(self, source: SourceFields) -> pa.Array:
@@ -117,7 +117,11 @@ class MySql(Binlog):
 
 
 # By `connector` in `source`.
-CONNECTORS: Mapping[str, Connector] = {"postgresql": Postgres(), "mysql": MySql(), "mariadb": Binlog()}
+CONNECTORS: Mapping[str, Connector] = {
+    "postgresql": PostgresPositions(),
+    "mysql": MySqlPositions(),
+    "mariadb": BinlogPositions(),
+}
 # Those whose positions do not serve, and why.
 UNFIT = {
     "sqlserver": "several changes of SQL Server have one position, and repetitions cannot be told from them"
