@@ -181,7 +181,7 @@ def _described(said: Mapping[str, pa.Array]) -> pa.Array:
     same = [constant(column) for column in said.values()]
     if all(column is not None for column in same):
         text = _phrase(list(said), [column[0].as_py() for column in same if column is not None])
-        return pa.array([text]).take(pa.array(np.zeros(len(next(iter(said.values()))), np.int32)))
+        return _repeated(text, len(next(iter(said.values()))))
     codes = np.zeros(len(next(iter(said.values()))), np.int64)
     for column in said.values():
         encoded = column.dictionary_encode()
@@ -190,6 +190,14 @@ def _described(said: Mapping[str, pa.Array]) -> pa.Array:
     _, first, which = np.unique(codes, return_index=True, return_inverse=True)
     rows = [[column[int(row)].as_py() for column in said.values()] for row in first]
     return pa.array([_phrase(list(said), row) for row in rows], pa.string()).take(pa.array(which))
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    octets = text.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * len(octets)
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(octets * count)]
+    )
 
 
 def _phrase(names: Sequence[str], values: Sequence[str | int | None]) -> str:

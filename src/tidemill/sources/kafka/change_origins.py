@@ -13,7 +13,7 @@ from tidemill.errors import TidemillError
 from tidemill.sources.contract import UNKNOWN_POSITION, ChangePhase
 from tidemill.sources.kafka.change_faults import Faults
 from tidemill.sources.kafka.envelopes.debezium import unknown_connector
-from tidemill.types.columns import numbers, valid_mask
+from tidemill.types.columns import constant, numbers, valid_mask
 from tidemill.types.kernels import pc
 
 POSITION_TYPE = pa.list_(pa.int64(), 3)
@@ -51,9 +51,12 @@ def origins_of(source: SourceFields, live: np.ndarray, faults: Faults) -> Origin
     names = source.text("connector")
     numbers_of = np.zeros((len(live), 3), np.int64)
     timelines = pa.nulls(len(live), pa.string())
-    for name in names.unique().to_pylist():
+    one = constant(names)
+    for name in (names if one is None else one).unique().to_pylist():
         connector = CONNECTORS.get(name or "")
-        mine = live & _true(names.is_null() if name is None else pc.equal(names, name))
+        mine = live
+        if one is None:
+            mine = live & _true(names.is_null() if name is None else pc.equal(names, name))
         if connector is None:
             faults.note(mine, lambda row: unknown_connector(names[row].as_py()))
             continue
@@ -76,6 +79,9 @@ def origins_of(source: SourceFields, live: np.ndarray, faults: Faults) -> Origin
 
 def _phases(snapshot: pa.Array, live: np.ndarray, faults: Faults) -> np.ndarray:
     """What `snapshot` says; nothing means false, the default in Debezium's schemas."""
+    one = constant(snapshot)
+    if one is not None and one[0].as_py() in _PHASES:
+        return np.full(len(snapshot), _PHASES[one[0].as_py()], np.uint8)
     at = pc.index_in(snapshot, _WORDS)
     if at.null_count:
         unknown = live & _true(at.is_null()) & valid_mask(snapshot)
