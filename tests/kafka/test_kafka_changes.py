@@ -363,11 +363,18 @@ def test_values_that_cannot_be_read_are_errors_of_their_own(value: bytes, why: s
 
 
 @pytest.mark.parametrize(
-    ("key", "why"), [(None, "a change without a key"), (b"{", "json deserialization error: invalid input")]
+    ("key", "why"),
+    [
+        (None, "a change without a key"),
+        (b"{", "json deserialization error: invalid input"),
+        (b'{"id":"\xff"}', "json deserialization error: invalid byte sequence"),
+    ],
 )
 def test_a_key_that_cannot_be_read_is_one_too(key: bytes | None, why: str) -> None:
     good = told(changed())
     rows = make(json_maker(), [(1, key, good), (2, key, None), (3, ID, good)]).to_pylist()
+    many = make(json_maker(), [(n, key, good) for n in range(20)])
+    assert many.column("mz_error").null_count == 0
     assert [row["mz_offset"] for row in rows] == [1, 3]
     assert rows[0]["mz_error"].startswith(f"Decode error: {why}") and rows[1]["mz_error"] is None
     assert rows[0]["mz_before"] is None and rows[0]["data"] is None and rows[0]["mz_timeline"] is None

@@ -83,6 +83,9 @@ class ChangeRows(RowMaker):
             live &= images.errors.is_null().to_numpy(zero_copy_only=False)
         faults = Faults()
         _check(images, live, faults)
+        # A key that cannot be read is an error of its record.
+        readable = live if keys.errors is None else live & ~valid_mask(keys.errors)
+        faults.note(readable & images.foreign, lambda _: _foreign())
         origins = origins_of(images.source, live, faults)
         faults.check(messages, keys.columns, self._key_columns)
         errors = self._errors(messages, keys, images, live)
@@ -170,7 +173,6 @@ def _check(images: Images, live: np.ndarray, faults: Faults) -> None:
     )
     faults.note(live & ~deletes & (op != TRUNCATE) & ~has_after, lambda row: _without_after(said(row)))
     faults.note(live & images.unfilled, lambda row: _unfilled(_whole_rows(images, row)))
-    faults.note(live & images.foreign, lambda _: _foreign())
 
 
 def _whole_rows(images: Images, row: int) -> str:
