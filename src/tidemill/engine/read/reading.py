@@ -127,7 +127,9 @@ async def answer(
     """The query's rows. Everything that can fail before the first row fails before the iterator is
     returned."""
     if not bound.inputs:
-        return await constant(session, bound, params, await _moment(session, bound, as_of))
+        # Most depend on nothing: a coroutine for the moment would cost a small statement too much.
+        info = await _moment(session, bound, as_of) if bound.determinism.found else bound.session
+        return await constant(session, bound, params, info)
     if as_of is not None and any(i in SYSTEM_RELATIONS_BY_ID for i in bound.inputs.values()):
         raise Unsupported(
             "system relations cannot be read AS OF a time", hint="They show what is now; leave AS OF out."
@@ -173,8 +175,6 @@ async def constant(
 async def _moment(session: EngineSession, bound: BoundQuery, as_of: AsOfTime | None = None) -> SessionInfo:
     """The session state that a query without inputs may read. A plan is made again when a variable changes,
     so a query that does not read the time may keep the values that it was bound with."""
-    if not bound.determinism.found:  # most queries; this is asked for with every execution
-        return bound.session
     if bound.uses_mz_now:
         return replace(session.info(), mz_now=await choose_time(session, as_of))
     return session.info() if bound.uses_now else bound.session

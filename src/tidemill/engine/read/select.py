@@ -61,7 +61,7 @@ class QueryPlan:
     async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
         if self.bound.inputs:
             session.current.will_read()
-        as_of = await self.as_of_time(session, params)
+        as_of = None if self.as_of is None else await self.as_of_time(session, params)
         return await reading.answer(session, self.catalog, self.bound, as_of, params)
 
     async def as_of_time(self, session: EngineSession, params: Sequence[Value] = ()) -> AsOfTime | None:
