@@ -37,7 +37,7 @@ class RelationDropped(UndefinedObject):
 
 
 def relation_dropped(catalog: CatalogState, item: Item) -> RelationDropped:
-    """The error for those who follow the item when it is gone; `catalog` still has it."""
+    """The error for followers of the item after it was dropped; `catalog` still has it."""
     return RelationDropped(f"relation '{'.'.join(catalog.full_name(item))}' was dropped")
 
 

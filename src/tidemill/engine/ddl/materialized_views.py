@@ -44,7 +44,7 @@ def plan_create_materialized_view(
     bound = bind_kept(statement.query.tree, resolver, s.info())
     _check_stored(bound)
     check_ours(map(catalog.relation, bound.inputs.values()), "a materialized view")
-    # What a query returns may be null whatever its inputs say.
+    # The columns of a query are nullable, even if those of its inputs are not.
     columns = renamed(bound.columns, statement.columns)
     desc = RelationDesc(
         tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns)
@@ -69,7 +69,7 @@ def plan_create_materialized_view(
 def bind_kept(query: exp.Expr, names: NameResolver, asking: SessionInfo) -> BoundQuery:
     """The query of a new view, bound for all sessions. Raises if its result depends on the session or on the
     time of evaluation."""
-    # That a setting is unknown is an error of its own.
+    # An unknown setting is a separate error.
     bound = bind_query(query, names, session=replace(VIEW_SESSION, setting=asking.setting))
     if bound.param_types:
         raise UndefinedObject("there is no parameter $1", sqlstate="42P02")

@@ -170,7 +170,7 @@ def plan_create_table_as(
         return skip("CREATE TABLE AS", f'relation "{name}" already exists, skipping', "42P07")
     bound = bind_query(statement.query.tree, s.resolver(catalog), session=s.info(), param_types=types)
     columns = renamed(bound.columns, statement.columns)
-    # What a query returns may be null whatever its inputs say; PostgreSQL does the same.
+    # The columns of a query are nullable, even if those of its inputs are not, as in PostgreSQL.
     desc = RelationDesc(
         tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns)
     )

@@ -70,7 +70,7 @@ def _transact(s: EngineSession, verb: str, op: CreateSecretOp | AlterSecretOp, t
     try:
         transact_now(s, verb, [op], before=before)
     except Exception:
-        # It surely did not happen; what is left after a crash goes when the next server starts.
+        # The change was certainly not made. After a crash, the next server deletes the rest when it starts.
         for secret in written:
             s.engine.secrets.forget(secret)
         raise

@@ -141,7 +141,7 @@ def check_sorted(t: SqlType, what: str) -> None:
     inner = t
     while inner.kind in (Kind.ARRAY, Kind.LIST) and inner.element is not None:
         inner = inner.element
-    # The order of documents comes from Python, which cannot be asked for each element of an array.
+    # Documents are ordered in Python, which cannot be called for each element of an array.
     if inner.kind in (Kind.MAP, Kind.RECORD) or (inner.kind is Kind.JSONB and inner is not t):
         raise Unsupported(f"{what} of type {t} is not supported")
 

@@ -65,7 +65,7 @@ def _seconds_of(micros: Tree) -> Tree:
 
 
 def _year(unit: str) -> Callable[[Tree], Tree]:
-    """There is no year 0: before year 1 PostgreSQL counts -1, -2, ...; Spark 0, -1, ..."""
+    """There is no year 0. Before year 1, PostgreSQL counts -1, -2, ... and Spark 0, -1, ..."""
 
     def build(v: Tree) -> Tree:
         year = cast(exp.Extract(this=word(unit), expression=v), _DECIMAL)

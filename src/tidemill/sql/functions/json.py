@@ -106,7 +106,7 @@ def document(value: Tree, t: SqlType) -> Tree:
 def _is_native(t: SqlType) -> bool:
     """Whether Spark can write it without Python (which a lambda cannot contain)."""
     if t.kind in (Kind.ARRAY, Kind.LIST):
-        # One lambda within another would need names of its own.
+        # Nested lambdas would need separate names.
         return False
     return t.kind in _PLAIN or t.kind in STRINGS or t.kind is Kind.JSONB
 

@@ -235,7 +235,7 @@ def _install() -> None:
     for name, run in (("sqrt", numbers.sqrt), ("ln", numbers.ln), ("exp", numbers.exp)):
         by_row(name, (NUMERIC,), NUMERIC, run)
     function("cbrt", (FLOAT8,), FLOAT8, "cbrt")
-    # As PostgreSQL has it, to the last digit and to its errors.
+    # As in PostgreSQL, including the last digit and the errors.
     degree = double("0.0174532925199432957692")
     function("degrees", (FLOAT8,), FLOAT8, lambda a: float_quotient("DOUBLE")([a[0], degree.copy()]))
     product = float_guard(mul, "DOUBLE", product=True)
