@@ -77,9 +77,7 @@ class _Frame:
     __slots__ = ("array", "clause", "commas", "elements", "joins", "ons", "select", "values", "worded")
 
     def __init__(self, array: bool = False, elements: bool = False) -> None:
-        self.select = (
-            False  # a SELECT: FROM and the rest are its clauses, not those of EXTRACT or TRIM
-        )
+        self.select = False  # a SELECT: FROM and the rest are its clauses, not those of EXTRACT or TRIM
         self.clause = 0  # the rank of the last clause word seen, 0 in the select list
         self.joins = 0  # JOINs that need ON or USING ...
         self.ons = 0  # ... and those seen; nested joins may give them all at the end
