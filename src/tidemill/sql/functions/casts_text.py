@@ -109,7 +109,7 @@ def from_text(value: Tree, target: SqlType) -> Tree:
 
 
 def _is_variable(value: Tree) -> bool:
-    """An element of an array, inside a lambda: there Spark takes no function that runs in Python."""
+    """Whether it is an element of an array inside a lambda, where Spark accepts no Python function."""
     return isinstance(value, exp.Column) and not value.table
 
 
@@ -161,7 +161,7 @@ def _with_odd_years(value: Tree, t: SqlType, text: Callable[[Tree], Tree]) -> Tr
 
 
 def _odd_text(v: Tree, text: Tree) -> Tree:
-    """Spark's text after the year is PostgreSQL's; BC is appended at the end."""
+    """Spark's text after the year equals PostgreSQL's; BC is appended at the end."""
     year = call("year", v)
     before = gt(integer(1), year)
     shown = cast(if_(before, sub(integer(1), year.copy()), year.copy()), "STRING")
@@ -188,7 +188,7 @@ def _timestamptz_text(value: Tree) -> Tree:
 
 
 def _offset_text(seconds: Tree) -> Tree:
-    """A zone's offset as PostgreSQL writes it: +00, -05, +05:30, +00:53:28."""
+    """A zone's offset in PostgreSQL's form: +00, -05, +05:30, +00:53:28."""
     size = call("abs", seconds)
 
     def two(value: Tree) -> Tree:
