@@ -86,6 +86,10 @@ class Collections:
         self._environment.txns.apply_until(item.shard, ts)
         return ts + 1
 
+    def table_upper(self, table: Table) -> int:
+        """Every read time of the oracle is before it or at it."""
+        return self._environment.txns.readable_upper(table.shard)
+
     def snapshot(self, item: Table | Source | SourceTable | MaterializedView, ts: int) -> Snapshot:
         """The relation at `ts`. For a table, a read time of the oracle or an earlier one; for a source or
         materialized view, a time at which it is complete."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.cdcv2.messages import Progress
 from tidemill.errors import TidemillError
 from tidemill.sources.offsets import Offsets, PartitionKey
@@ -126,6 +127,13 @@ class OutputDefinition:
     key: tuple[str, ...] | None = None
     order: tuple[str, ...] = ()
     stream: StreamSpec | None = None
+
+    @property
+    def envelope(self) -> str:
+        """The envelope of the relation in the catalog, if the statement names none."""
+        if self.stream is not None:
+            return MATERIALIZE
+        return "none" if self.key is None else "upsert"
 
 
 @dataclass(frozen=True, slots=True)
