@@ -49,10 +49,10 @@ def add(running: TidemillEngine, name: str, **options: int) -> SourceSlot:
     schema = next(s for s in state.schemas(state.database("materialize").id) if s.name == "public")
     ago = options.pop("STARTED", 0)
     named = {n.replace("_", " "): v for n, v in options.items()}
-    definition = normalise("COUNTER", named, running.oracle.now() - ago)
-    storage = Storage(running.environment, running.catalog, running.ingestion)
+    definition = normalise("COUNTER", named, running.environment.oracle.now() - ago)
+    storage = Storage(running.environment, running.catalog, running.readiness.ingestion)
     (source_id,) = storage.create_sources([SourceDescription(schema.id, name, definition, sql="")])
-    while (slot := running.ingestion.ticker.slot(source_id)) is None:
+    while (slot := running.readiness.ingestion.ticker.slot(source_id)) is None:
         time.sleep(POLL_SECONDS)
     return slot
 
@@ -82,7 +82,7 @@ def _alone(running: TidemillEngine, seconds: float) -> list[Figure]:
 
 def _ten(running: TidemillEngine, seconds: float) -> tuple[list[Figure], list[SourceSlot]]:
     slots = [add(running, f"ten{n}", TICK_INTERVAL=1_000_000 // ROWS) for n in range(9)]
-    slots += [s for s in running.ingestion.ticker.slots() if s.name == "one"]
+    slots += [s for s in running.readiness.ingestion.ticker.slots() if s.name == "one"]
     watch(slots, 5)
     before = sum(s.report.statistics.ticks_skipped for s in slots)
     found = watch(slots, seconds)
@@ -118,8 +118,8 @@ def _trouble(running: TidemillEngine, slots: Sequence[SourceSlot], backlog: int)
 
 def _throughput(running: TidemillEngine, rows: int, rounds: int) -> Figure:
     """The counter through job and commit against Spark writing the same columns; in turns."""
-    for slot in running.ingestion.ticker.slots():
-        running.ingestion.ticker.remove(slot.id)
+    for slot in running.readiness.ingestion.ticker.slots():
+        running.readiness.ingestion.ticker.remove(slot.id)
     session = running.spark.session
     ours: list[float] = []
     sparks: list[float] = []
@@ -130,7 +130,7 @@ def _throughput(running: TidemillEngine, rows: int, rounds: int) -> Figure:
         while slot.machine.ingested != Offsets.at(rows):
             time.sleep(POLL_SECONDS)
         ours.append(time.monotonic() - began)
-        running.ingestion.ticker.remove(slot.id)
+        running.readiness.ingestion.ticker.remove(slot.id)
         began = time.monotonic()
         frame = session.range(1, rows + 1).selectExpr(
             "id AS counter", f"{n}L AS mz_timestamp", "1L AS mz_diff", "CAST(NULL AS STRING) AS mz_error"

@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 # Of the C library's allocator, for all threads together.
 MAX_HEAPS = 2
-# What is larger than this (columns of a merge, of a query's result) has pages of its own, which go back to
-# the system when it is freed; and so much that is free at a heap's end is kept. Left alone, the library
-# raises both to what was used once: after a merge of parts the server kept a gigabyte.
+# Larger blocks (columns of a merge, of a query's result) get their own pages, which return to the system when
+# they are freed. This is also the free memory that is kept at the end of a heap. By default the library
+# raises both limits to the largest use so far: after a merge of parts the server kept a gigabyte.
 OWN_PAGES_BYTES = 4 << 20
 FREE_END_BYTES = 16 << 20
 # By their numbers in malloc.h.

@@ -4,17 +4,12 @@ real run never show, the last write is at that very time."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, cast
 
 import pytest
 
 from support.clock import ManualClock
+from support.reader import reader_of
 from tidemill.engine.read.reading import AsOfTime, choose_time
-from tidemill.engine.session.session import EngineSession
-from tidemill.engine.session.transaction import Transaction
 from tidemill.errors import TidemillError
 from tidemill.time.oracle import Oracle
 
@@ -26,28 +21,14 @@ class Lease:
         self.leased = until
 
 
-@dataclass
-class Home:
-    oracle: Oracle
-
-
 class Reader:
-    """What `choose_time` asks of a session."""
+    """A session that reads."""
 
     def __init__(self, oracle: Oracle, *, explicit: bool = False) -> None:
-        self.engine = Home(oracle)
-        self.current = Transaction(
-            explicit=explicit,
-            started=datetime.now(UTC),
-            read_only=False,
-            isolation="strict serializable",
-        )
-
-    async def blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
-        return fn(*args)
+        self.reader = reader_of(oracle, explicit=explicit)
 
     def time(self, as_of: AsOfTime | None = None) -> int:
-        return asyncio.run(choose_time(cast(EngineSession, self), as_of))
+        return asyncio.run(choose_time(self.reader, as_of))
 
 
 @pytest.fixture

@@ -4,33 +4,28 @@ says counts from there."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import pytest
 
 from support.clock import ManualClock
+from support.reader import reader_of, wait_released
 from support.shards import DESC, append
 from tidemill.catalog.items import Table
-from tidemill.catalog.state import CatalogState
-from tidemill.engine.session.session import EngineSession
-from tidemill.engine.session.transaction import Transaction
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.subscribe.times import Times
 from tidemill.errors import TidemillError
 from tidemill.inputs.opened import QueryInputs
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.shard import Shard
 from tidemill.sql import ast
-from tidemill.sql.bind import SessionInfo
 from tidemill.sql.parse import parse
 from tidemill.subscribe.stream import Bounds
 from tidemill.time.oracle import Oracle
-
-T = TypeVar("T")
 
 
 class Lease:
@@ -40,50 +35,30 @@ class Lease:
         self.leased = until
 
 
-class Interrupt:
-    async def guard(self, what: Awaitable[T]) -> T:
-        return await what
-
-
 class Reader:
-    """What choosing times asks of a session: a table that is readable from 500 on, at 1,000 o'clock; its
-    transaction began at 900."""
+    """A session at 1,000 whose transaction began at 900, and a table that is readable from 500 on."""
 
     def __init__(self, folder: Path) -> None:
         self.shard = Shard.create(open_blobs(str(folder)), "u1", DESC, epoch=1)
         append(self.shard, [], 2_000)
         self.shard.downgrade_since(500)
-        self.engine = SimpleNamespace(
-            oracle=Oracle(Lease(), ManualClock(1_000)),
-            workers=ThreadPoolExecutor(1),
+        self.reader = reader_of(
+            Oracle(Lease(), ManualClock(1_000)),
+            explicit=True,
+            started=datetime.fromtimestamp(0.9, UTC),
             collections=SimpleNamespace(shard=lambda _: self.shard),
-            release=lambda what: what(),
         )
-        self.interrupt = Interrupt()
-        self.variables = {"timezone": "UTC"}
-        began = datetime.fromtimestamp(0.9, UTC)
-        self.current = Transaction(
-            explicit=True, started=began, read_only=False, isolation="strict serializable"
-        )
-
-    def info(self) -> SessionInfo:
-        return SessionInfo(now=self.current.started)
-
-    def resolver(self, catalog: CatalogState) -> None:
-        pass
-
-    async def blocking(self, fn: Callable[..., Any], *args: Any) -> Any:
-        return fn(*args)
 
     def times(self, text: str, meanwhile: Callable[[], object] = lambda: None) -> Bounds:
         """Of a subscription that is begun; `meanwhile` happens before it is open."""
         statement = parse(f"SUBSCRIBE t {text}")[0].statement
         assert isinstance(statement, ast.Subscribe)
         table = Table("u1", "t", "s1", DESC, "u1", (None, None))
-        times = Times(statement, CatalogState({}, next_id=1, time=0), QueryInputs((table,), False), ())
+        view = SimpleNamespace(info=self.reader.values.info, resolver=lambda: None)
+        times = Times(self.reader, cast(CatalogView, view), statement, QueryInputs((table,), False), ())
 
         async def begin() -> Bounds:
-            async with times.held(cast(EngineSession, self)) as bounds:
+            async with times.held() as bounds:
                 meanwhile()
                 return bounds
 
@@ -137,6 +112,7 @@ def test_the_first_time_is_held_until_it_is_open(reader: Reader, text: str) -> N
     held: list[int] = []
     bounds = reader.times(text, lambda: held.append(reader.shard.downgrade_since(1_500)))
     assert held == [bounds.as_of]
+    wait_released()
     assert reader.shard.downgrade_since(1_500) == 1_500
 
 

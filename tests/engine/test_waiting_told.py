@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from support.reader import reader_of
 from tidemill.catalog.items import MaterializedView, Source, SourceTable
 from tidemill.engine.read import completeness, reading
 from tidemill.engine.read.completeness import until_complete
+from tidemill.engine.read.reader import Reader
 from tidemill.engine.read.reading import AsOfTime, choose_time
-from tidemill.engine.read.waiting import SourceFailed, explain
-from tidemill.engine.session.interrupt import Interrupt
-from tidemill.engine.session.session import EngineSession
+from tidemill.engine.read.waiting import Readiness, SourceFailed, explain
 from tidemill.errors import Notice, QueryCanceled, TidemillError, UndefinedObject
 from tidemill.ingest.status import Report, RunState
 from tidemill.sources.contract import UpstreamLost
@@ -65,42 +65,28 @@ class World:
     def machine(self, item: Any) -> Any:
         return SimpleNamespace(hydrated=self.until[item.name] > 0, behind=7)
 
-    def notice(self, notice: Notice) -> None:
-        self.told.append(notice)
-
-    def session(self) -> EngineSession:
-        relations = SimpleNamespace(
-            readable=self.readable,
-            report=self.report,
-            status=lambda item: self.report(item).status,
-            machine=self.machine,
-            hurry=lambda _: None,
-        )
-
-        async def blocking(fn: Any, *args: Any) -> Any:
-            return fn(*args)
-
-        engine = SimpleNamespace(
-            ingestion=relations,
-            views=relations,
-            collections=relations,
-            catalog=SimpleNamespace(state=SimpleNamespace(items=self.items)),
-            oracle=SimpleNamespace(read_ts=lambda: self.now, now=lambda: self.now),
-        )
-        interrupt = Interrupt()
-        interrupt.begin(self.timeout)
-        current = SimpleNamespace(read_ts=None, explicit=False, isolation="strict serializable")
-        return cast(
-            EngineSession,
+    def readiness(self) -> Readiness:
+        relations = cast(
+            Any,
             SimpleNamespace(
-                engine=engine, interrupt=interrupt, notice=self.notice, blocking=blocking, current=current
+                readable=self.readable,
+                report=self.report,
+                status=lambda item: self.report(item).status,
+                machine=self.machine,
+                hurry=lambda _: None,
             ),
         )
+        catalog = SimpleNamespace(state=SimpleNamespace(items=self.items))
+        return Readiness(relations, relations, relations, cast(Any, catalog))
+
+    def reader(self) -> Reader:
+        oracle = SimpleNamespace(read_ts=lambda: self.now, now=lambda: self.now)
+        return reader_of(oracle, timeout=self.timeout, notice=self.told.append, readiness=self.readiness())
 
 
 def stopped(world: World, *inputs: Any, at: int = 50) -> QueryCanceled:
     with pytest.raises(QueryCanceled) as e:
-        asyncio.run(until_complete(world.session(), inputs, at))
+        asyncio.run(until_complete(world.reader(), inputs, at))
     assert (e.value.primary, e.value.sqlstate) == ("canceling statement due to statement timeout", "57014")
     return e.value
 
@@ -184,22 +170,22 @@ def test_a_view_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completeness, "MAX_VIEW_SECONDS", 0.0)
     world = World({"v": 40, "orders": 40}, items={"orders": source("orders")})
     with pytest.raises(TidemillError, match='materialized view "v" is not complete at 50') as e:
-        asyncio.run(until_complete(world.session(), [view("v", "orders")], 50))
+        asyncio.run(until_complete(world.reader(), [view("v", "orders")], 50))
     assert e.value.detail == "It is complete before 40."
     world.stall("orders")
     with pytest.raises(TidemillError) as e:
-        asyncio.run(until_complete(world.session(), [view("v", "orders")], 50))
+        asyncio.run(until_complete(world.reader(), [view("v", "orders")], 50))
     assert 'which reads "orders", which is stalled: the Kafka brokers' in str(e.value.detail)
 
 
 def test_a_cancel_is_told_too() -> None:
     world = World({"orders": 40}, timeout=0)
-    session = world.session()
+    reader = world.reader()
 
     async def go() -> None:
-        waiting = asyncio.ensure_future(until_complete(session, [source("orders")], 50))
+        waiting = asyncio.ensure_future(until_complete(reader, [source("orders")], 50))
         await asyncio.sleep(0)
-        session.interrupt.cancel()
+        reader.execution.interrupt.cancel()
         await waiting
 
     with pytest.raises(QueryCanceled, match="due to user request") as e:
@@ -209,7 +195,7 @@ def test_a_cancel_is_told_too() -> None:
 
 def test_one_that_was_dropped_is_not_asked_any_more() -> None:
     error = QueryCanceled("canceling statement due to user request")
-    explain(error, World().session().engine, [source("orders")], 50)
+    explain(error, World().readiness(), [source("orders")], 50)
     assert error.detail is None
 
 
@@ -217,10 +203,10 @@ def test_notices_tell_what_is_new_and_not_for_ever(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(completeness, "NOTICE_AFTER_SECONDS", 0.0)
     monkeypatch.setattr(completeness, "POLL_SECONDS", 0.0)
     world = World({"orders": 40}, timeout=0)
-    session = world.session()
+    reader = world.reader()
 
     async def go() -> None:
-        waiting = asyncio.ensure_future(until_complete(session, [source("orders")], 50))
+        waiting = asyncio.ensure_future(until_complete(reader, [source("orders")], 50))
         reasons = [f"reason {n}" for n in range(8)]
         while not world.told:
             await asyncio.sleep(0)
@@ -248,7 +234,7 @@ def test_a_time_to_come(stalled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         world.stall("orders")
     with pytest.raises(QueryCanceled) as e:
         asyncio.run(
-            choose_time(world.session(), AsOfTime(10**9, at_least=False), [source("a"), source("orders")])
+            choose_time(world.reader(), AsOfTime(10**9, at_least=False), [source("a"), source("orders")])
         )
     first, *rest = (e.value.detail or "").split("\n")
     assert first.startswith("It was waiting for time 1000000000. It is 100 now;")
@@ -261,7 +247,7 @@ ANEW = UpstreamLost('topic "t" was deleted and created anew', detail="Its id was
 
 def failed(world: World, item: Any, at: int = 50) -> SourceFailed:
     with pytest.raises(SourceFailed) as e:
-        asyncio.run(until_complete(world.session(), [item], at))
+        asyncio.run(until_complete(world.reader(), [item], at))
     return e.value
 
 
@@ -283,7 +269,7 @@ def test_nobody_waits_for_a_source_that_has_failed_permanently() -> None:
         'materialized view "v" is not complete: source "orders" has failed: topic'
     )
     # What it had is read without waiting.
-    asyncio.run(until_complete(world.session(), [source("orders"), view("v", "orders")], 29))
+    asyncio.run(until_complete(world.reader(), [source("orders"), view("v", "orders")], 29))
     assert not world.told
 
 

@@ -20,10 +20,12 @@ from test_sink_tables import Life, until
 
 from support.shards import DESC, memory_folder
 from tidemill.catalog.ops import CreateTableOp
+from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.sink_ops import CreateSinkOp
 from tidemill.engine.ddl import sink_targets as planners
+from tidemill.engine.ddl.external import External
 from tidemill.engine.ddl.sink_targets import SinkRequest, describe_sink
-from tidemill.engine.session.session import EngineSession
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.errors import SyntaxError_
 from tidemill.sinks import open as openers
 from tidemill.sinks.definition import Definition
@@ -127,8 +129,9 @@ def test_a_statement_makes_a_sink_that_writes(life: Life) -> None:
     life.insert(Counter({(1, "a"): 1, (2, "b"): 1}))
     statement, table = create(), life.table()
     assert to_sql(statement) == SQL
-    session = cast(EngineSession, SimpleNamespace(engine=None))
-    definition = describe_sink(SinkRequest(session, statement, life.catalog.state, table))
+    view = cast(CatalogView, SimpleNamespace(state=life.catalog.state))
+    external = External(SecretStore(None), "", lambda: 0)
+    definition = describe_sink(SinkRequest(view, life.collections, external, statement, table))
     target, text = definition.target, definition.to_json()
     op = CreateSinkOp(schema, "s", definition.kind, target, text, SQL, table.id, DESC, None, True)
     life.catalog.transact([op])

@@ -55,7 +55,7 @@ class Life:
         # What a snapshot that is cancelled asks of Spark; small ones need nothing else.
         spark = cast("SparkHost", SimpleNamespace(metrics=QueryMetrics(), background=lambda what: None))
         # There are no sources, and no connections.
-        collections = Collections(self.environment, cast("Ingestion", None))
+        self.collections = collections = Collections(self.environment, cast("Ingestion", None))
         opener = SinkOpener(self.environment, collections, spark, SecretStore(None), str(folder / "files"))
         self.sinks = Sinks(self.catalog, opener.open, sink_shard)
         self.sinks.start()

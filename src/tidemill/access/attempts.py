@@ -31,7 +31,7 @@ MAX_REMEMBERED = 20_000
 
 
 class TooManyFailures(TidemillError):
-    """The password was not even looked at."""
+    """The login is refused without checking the password."""
 
     sqlstate = "28000"
     transient = True

@@ -34,7 +34,7 @@ _SALT_BYTES = 16
 _NONCE_BYTES = 18
 # Of a client's nonce; they have 24 characters.
 _MAX_NONCE = 512
-# Longer ones are no passwords; hashing starts with the whole of it.
+# Longer passwords are refused, because hashing processes the whole password.
 MAX_PASSWORD_BYTES = 1024
 
 _TEXT = re.compile(r"SCRAM-SHA-256\$([0-9]{1,7}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
@@ -79,7 +79,7 @@ def make_verifier(password: str, *, salt: bytes | None = None, iterations: int =
 
 
 def parse_verifier(text: str) -> Verifier | None:
-    """None where `text` is no verifier."""
+    """Returns None if `text` is not a verifier."""
     match = _TEXT.fullmatch(text)
     if match is None or not 1 <= int(match[1]) <= MAX_ITERATIONS:
         return None

@@ -33,7 +33,7 @@ class Access:
 
     id: str
     on: str
-    # A role's id. The owner may do everything, whatever the grants say.
+    # A role's id. The owner has all privileges, independent of the grants.
     owner: str
     # One for each grantee, in the order of their ids.
     grants: tuple[Grant, ...] = ()

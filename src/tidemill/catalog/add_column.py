@@ -52,7 +52,7 @@ class Widening:
     table: Table
     columns_before: int
     shard: Shard
-    # The rows' new values, and where upper goes with them.
+    # The rows' new values, and the upper after them.
     parts: Sequence[Part]
     upper: int
 

@@ -81,7 +81,7 @@ OMITTED: dict[type, frozenset[str]] = {
 
 
 def encode(item: Item) -> str:
-    """The body of `item`; its id stands beside it in the shard."""
+    """The body of `item`. Its id is a separate column of the shard."""
     body = _write_fields(type(item), item)
     del body["id"]
     body |= {"format": FORMAT, "kind": _KIND_OF[type(item)]}

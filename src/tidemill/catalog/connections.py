@@ -36,7 +36,7 @@ class Secrets(Protocol):
 
 
 def opened(state: CatalogState, source: Source, secrets: Secrets) -> Definition:
-    """The definition that opens `source` as the catalog has it now. Raises TidemillError."""
+    """The definition that opens `source` in its current state in the catalog. Raises TidemillError."""
     definition: Definition = json.loads(source.definition)
     tables = [json.loads(t.definition) for t in state.source_tables(source.id) if t.definition is not None]
     if tables:
@@ -89,12 +89,12 @@ def _secured(given: Mapping[str, Any]) -> Definition:
     return {**given, "security_protocol": protocol}
 
 
-# Options with what goes without saying, for kinds that have such.
+# Options with their defaults, for kinds that have defaults.
 DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Definition]] = {KAFKA: _secured}
 
 
 def completed(kind: str, given: Mapping[str, Any]) -> Definition:
-    """Options with what goes without saying."""
+    """The options with their defaults."""
     return DEFAULTS.get(kind, dict)(given)
 
 

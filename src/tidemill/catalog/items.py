@@ -73,8 +73,9 @@ class Table(Independent):
     keys: tuple[Key, ...] = ()
     # RETAIN HISTORY FOR, in milliseconds; None follows the system's default.
     retain_history_ms: int | None = None
-    # Set only in the entry of an ADD COLUMN, which stands before the shard's: how many columns there were.
-    # Those behind exist if the shard has them. A server that finds it when it starts looks, and settles it.
+    # Set only in the entry of an ADD COLUMN, which precedes the shard's entry: the previous number of
+    # columns. Later columns exist if the shard has them. A server that finds this when it starts checks the
+    # shard, and settles it.
     unsettled_from: int | None = None
 
 
@@ -85,7 +86,8 @@ class Reference:
 
     name: tuple[str, ...]
     id: ItemId
-    # How many columns it had then: `*` in the view's text means those, whatever was added since. None: all.
+    # The number of columns when the view was created: `*` in its text means those, not columns that were
+    # added later. None: all.
     width: int | None = None
 
 
@@ -299,7 +301,7 @@ class SystemParameter:
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """What COMMENT ON said of an item, or of a column of it. It goes with the item."""
+    """The comment of COMMENT ON for an item, or for one of its columns. It is dropped with the item."""
 
     id: ItemId
     on: ItemId
@@ -362,7 +364,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Builtins:
-    """System items without a shard: schemas, roles and relations with ids of their own (`s...`)."""
+    """System items without a shard: schemas, roles and relations, with their own ids (`s...`)."""
 
     items: tuple[Item, ...] = field(default=())
 

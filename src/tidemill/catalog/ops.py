@@ -93,7 +93,7 @@ class CreateTableOp:
 
 @dataclass(frozen=True, slots=True)
 class CreateViewOp:
-    """`replace` keeps the id of an existing view, and then wants the old columns to stay (more may
+    """`replace` keeps the id of an existing view, and requires that the old columns stay (more may
     follow)."""
 
     schema: ItemId
@@ -306,7 +306,7 @@ class _Draft:
             for column in key.columns:
                 _index(op.desc, column, op.name)
         item_id = self.new_id()
-        # The time makes it unique, whatever an attempt that failed left behind under the same item id.
+        # The time makes it unique, even if a failed attempt left files under the same item id.
         shard = f"{item_id}-{self.time}"
         self.put(Table(item_id, op.name, op.schema, op.desc, shard, defaults, op.keys, op.retain_history_ms))
 
@@ -365,7 +365,7 @@ class _Draft:
             )
         if not op.cascade:
             contents = self.state.contents(op.id)
-            # A new database's schema `public` does not stand in the way of dropping the database again.
+            # The schema `public` of a new database does not prevent that the database is dropped.
             if any(not self.is_empty_default(i) for i in contents) or self.state.dependants(op.id):
                 self.state.check_droppable(op.id)
         for item in self.state.drop_order(op.id):

@@ -36,7 +36,7 @@ FP_WRITTEN = failpoints.register(
     "secrets.written", "a secret's text is durable, the catalog does not know it"
 )
 
-# Certificates with their chains take some kilobytes; a secret is no place for data.
+# Certificates with their chains have some kilobytes. Secrets are not for data.
 MAX_SECRET_BYTES = 512 * 1024
 
 _OURS = re.compile(r"u\d+-\d+|\.tmp-[0-9a-f]{32}")
@@ -49,7 +49,7 @@ class SecretMissing(TidemillError):
 
 
 class SecretStore:
-    """Thread-safe. `folder` is made when it is first needed; None: there is no place for secrets."""
+    """Thread-safe. `folder` is created when it is first needed. None: secrets cannot be stored."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -145,8 +145,7 @@ def _file_name(secret: Secret) -> str:
 
 
 def _write_synced(path: Path, data: bytes) -> None:
-    # Never readable by others, not even before the first byte: the mode is that of the open, whatever the
-    # umask.
+    # Never readable by others, even while it is empty: the mode is set at the open, independent of the umask.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

@@ -55,7 +55,8 @@ def kind_of(definition: str | None) -> int:
 
 
 def data_names(width: int) -> list[str]:
-    """The data's columns in the stash: whatever the relation calls them, these never meet the others."""
+    """The data's columns in the stash. These names never equal those of other columns, independent of the
+    relation's names."""
     return [f"d{n}" for n in range(width)]
 
 

@@ -202,7 +202,7 @@ class CatalogState:
         return [i for i in found if isinstance(i, SCHEMA_ITEMS)]
 
     def contents(self, container: ItemId) -> list[ItemId]:
-        """What stands directly in a database or schema."""
+        """The items directly in a database or schema."""
         return list(self._contents.get(container, ()))
 
     def dependants(self, item_id: ItemId) -> list[ItemId]:
@@ -242,8 +242,8 @@ class CatalogState:
         return [self._items[i] for i in order]
 
     def check_droppable(self, item_id: ItemId) -> None:
-        """Refuses, as RESTRICT does, when anything else would go with it. What belongs to something that goes
-        does not count."""
+        """Raises, as RESTRICT does, if other items would be dropped, too. Items that belong to a dropped item
+        do not count."""
         item = self._items[item_id]
         others = [i for i in self.drop_order(item_id) if i.id != item_id]
         going = {item_id, *(i.id for i in others)}

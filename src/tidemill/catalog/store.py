@@ -254,7 +254,7 @@ class Catalog:
                     self._environment.create_shard(collection.shard, desc, since=ts)
 
     def _widen(self, widening: Widening, before: dict[str, str]) -> None:
-        """The catalog's entry exists. Now write the shard's, or restore the catalog's as it was `before`."""
+        """The catalog's entry exists. Write the shard's entry, or restore the catalog's state `before`."""
         try:
             widening.commit()
         except Exception as e:

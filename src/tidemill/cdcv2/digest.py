@@ -45,7 +45,7 @@ def python_hash(data: Hashable, time: Time, diff: int) -> int:
 def _spell(value: Any) -> Iterable[bytes]:
     """Bytes that identify a value: a letter for the kind, a length, the content."""
     if isinstance(value, (bool, int, float, Decimal)):
-        # One spelling for equal numbers, whatever their type.
+        # Equal numbers have equal bytes, independent of their type.
         if value != value:
             text = b"nan"
         elif value in (float("inf"), float("-inf")):

@@ -51,7 +51,7 @@ Message = Updates | Progress
 
 
 def no_message(message: object, number: int, *kinds: type) -> InvalidMessage:
-    """The error for a pushed object that is no message."""
+    """The error for a pushed object that is not a message."""
     wanted = " or ".join(kind.__name__ for kind in kinds)
     return InvalidMessage(f"{named(message)} is no message", f"message {number}", detail=f"Wanted: {wanted}.")
 

@@ -70,7 +70,7 @@ class Pending(ABC, Generic[S, R]):
         exceeded."""
         found = self._tally.take_found()
         self._stash.drop([c.time for c in found if c.time is not None])
-        # Both are called, whatever the first returns: the stash also moves excess data to disk.
+        # Both are called, independent of the first result: the stash also moves excess data to disk.
         for check in (self._stash.check_limits, self._tally.check_limits):
             try:
                 check()

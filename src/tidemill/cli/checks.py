@@ -1,6 +1,6 @@
-"""The checks of `tidemill doctor`: each function returns what it found and how to fix it.
+"""The checks of `tidemill doctor`: each function returns its finding and how to fix the problem.
 
-A check does not raise for the problem it looks for, leaves no changes behind, and takes at most one second.
+A check does not raise for the problem that it checks, leaves no changes behind, and takes at most one second.
 `fail` means that the server would not start or not work. `warn` means that it works with the named risk.
 """
 

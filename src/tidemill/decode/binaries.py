@@ -37,7 +37,7 @@ class ByteForm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The bytes themselves: bytea, or a uuid of 16 bytes."""
+    """The bytes as they are: bytea, or a uuid of 16 bytes."""
 
     type: SqlType = BYTEA
 
@@ -81,7 +81,7 @@ for _digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
 
 @dataclass(frozen=True, slots=True)
 class UuidText:
-    """A uuid in 36 characters; the cursor doubts PostgreSQL's other spellings."""
+    """A uuid in 36 characters. PostgreSQL's other spellings are left to the slow reader."""
 
     type: SqlType = UUID
 
@@ -123,7 +123,7 @@ class DecimalBytes:
         return decimals(low, high, None if live is None else validity_buffer(live), arrow_type(self.type))
 
     def _outside(self, low: np.ndarray, high: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """What has more digits than the precision."""
+        """Whether a number has more digits than the precision."""
         precision, _ = decimal_shape(self.type)
         if len(length) and int(length.max()) > 8:
             limbs, _ = magnitude(low, high)
@@ -142,7 +142,7 @@ class DecimalBytes:
 
 
 def scaled(number: int, scale: int) -> Decimal:
-    """number * 10^-scale, whatever the number of its digits."""
+    """number * 10^-scale, for any number of digits."""
     sign, digits = int(number < 0), tuple(int(d) for d in str(abs(number)))
     return Decimal((sign, digits, -scale))
 
@@ -150,7 +150,7 @@ def scaled(number: int, scale: int) -> Decimal:
 def unscaled(
     cursor: MessageCursor, start: np.ndarray, stop: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Big-endian numbers of up to 16 bytes as (low uint64, high int64), and where there are more."""
+    """Big-endian numbers of up to 16 bytes as (low uint64, high int64), and which ones are longer."""
     length = stop - start
     last = cursor.bytes.words[stop - 8].byteswap()
     low = _sign_extended(last, length)

@@ -19,15 +19,15 @@ from tidemill.types.model import Column
 # its size in memory.
 MAX_MESSAGE_BYTES = 32 << 20
 
-# Excerpt of an undecodable message in its error: enough to recognise it, whatever its size.
+# Excerpt of an undecodable message in its error: enough to recognise it, independent of its size.
 MAX_SHOWN_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """As many rows as messages were given, in the storage types of the decoder's columns. `errors` (text) has
-    a value where a message could not be decoded, and the columns are null there; None when all went well. A
-    message that is null gives nulls and no error."""
+    """As many rows as messages, in the storage types of the decoder's columns. `errors` (text) has a value
+    for each message that could not be decoded; its columns are null. None without errors. A null message
+    gives nulls and no error."""
 
     columns: Sequence[pa.Array]
     errors: pa.Array | None
@@ -38,12 +38,12 @@ class Decoder(Protocol):
     def columns(self) -> tuple[Column, ...]: ...
 
     def decode(self, messages: pa.Array) -> Decoded:
-        """`messages`: binary. Raises only what stalls the source: the registry is away, or has no such
-        schema."""
+        """`messages`: binary. Raises only errors that stall the source: the registry is unreachable, or does
+        not have the schema."""
         ...
 
 
-# Controls of terminals and of the direction of writing, line ends of all sorts.
+# Control characters of terminals and of the writing direction, and all kinds of line ends.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
@@ -53,7 +53,7 @@ def legible(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Shorten a text that quotes a message in the middle; the end names the field."""
+    """Shorten a text that quotes a message, in the middle: the end names the field."""
     if len(text) <= MAX_SHOWN_BYTES:
         return text
     end = MAX_SHOWN_BYTES // 4
@@ -61,7 +61,7 @@ def shortened(text: str) -> str:
 
 
 def with_original(error: str, message: bytes) -> str:
-    """A decoder's complaint with the message it is about, in the form that clients match."""
+    """A decoder's error with its message, in the form that clients match."""
     shown = message[:MAX_SHOWN_BYTES]
     cut = "..." if len(message) > MAX_SHOWN_BYTES else ""
     text = shown.decode("utf-8", errors="replace")

@@ -90,7 +90,7 @@ def _quoted(record: str, at: int) -> tuple[str, int]:
 
 
 class _Records:
-    """Records, looked at together."""
+    """Records that are decoded together."""
 
     def __init__(self, text: pa.Array, rows: np.ndarray, delimiter: str, width: int) -> None:
         offsets, data = spans(text)
@@ -108,7 +108,7 @@ class _Records:
         self._breaks = self._outside(np.flatnonzero((octets == ord("\n")) | (octets == ord("\r"))))
 
     def _outside(self, places: np.ndarray) -> np.ndarray:
-        """Those of the places that are within a record and not within quotes."""
+        """The positions that are within a record and outside quotes."""
         if not len(places) or not len(self._start):
             return places[:0]
         record = np.maximum(np.searchsorted(self._start, places, side="right") - 1, 0)
@@ -119,7 +119,7 @@ class _Records:
         return places[inside]
 
     def sure(self) -> np.ndarray:
-        """The records whose fields are `columns`; the others must be read one by one."""
+        """The records with `columns` fields; the others must be read one by one."""
         cuts = np.searchsorted(self._cuts, self._end) - np.searchsorted(self._cuts, self._start)
         sure = cuts == self._width - 1
         if len(self._breaks):
@@ -133,7 +133,7 @@ class _Records:
         return chosen
 
     def _edges(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the fields start and stop: one row for each record."""
+        """The start and end of each field: one row per record."""
         count = self._width - 1
         first = np.searchsorted(self._cuts, self._start[chosen])
         cuts = (

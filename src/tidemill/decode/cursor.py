@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from tidemill.types.columns import spans, validity_buffer
 
-# Words are read at any place of a message, also where it ends, and (decimals) before its end: so far beyond
-# the messages there must be bytes.
+# Words are read at any position of a message, including its end, and (for decimals) before its end. This many
+# bytes must therefore exist after the messages.
 PAD = 16
 
 _CONTINUED = np.uint64(0x8080808080808080)
 _ONE = np.uint64(1)
-# Three steps that close the gaps between groups of 7 bits: 8 groups to 4 of 14 bits, to 2 of 28, to 56 bits.
+# Three steps that remove the gaps between groups of 7 bits: 8 groups to 4 of 14 bits, to 2 of 28, to 56 bits.
 _GROUPS = np.uint64(0x7F7F7F7F7F7F7F7F)
 _STEPS = tuple(
     (np.uint64(even), np.uint64(odd), np.uint64(shift))
@@ -32,8 +32,8 @@ _STEPS = tuple(
 
 
 class Bytes:
-    """The bytes of a batch of messages. `words`, `floats` and `doubles` are the same bytes, taken at every
-    place, aligned or not, in the little-endian order that both Avro and Protobuf use."""
+    """The bytes of a batch of messages. `words`, `floats` and `doubles` are the same bytes, read at every
+    position, aligned or not, in the little-endian order of Avro and Protobuf."""
 
     __slots__ = ("_buffer", "doubles", "floats", "octets", "words")
 
@@ -51,9 +51,9 @@ class Bytes:
         return np.ndarray((places,), dtype=kind, buffer=self.octets, strides=(1,))
 
     def column(self, start: np.ndarray, stop: np.ndarray, live: np.ndarray | None = None) -> pa.Array:
-        """The bytes of each span as binary, null where not `live`. Spans are in the order of the bytes and
-        do not overlap: so they are every other value of one binary array over all bytes, without a copy, and
-        Arrow picks them."""
+        """The bytes of each span as binary, null where not `live`. Spans are in the order of the bytes and do
+        not overlap. They are therefore every other value of one binary array over all bytes, which Arrow
+        selects without a copy."""
         count = len(start)
         edges = np.empty(2 * count + 1, dtype=np.int32)
         edges[0:-1:2] = start
@@ -82,7 +82,7 @@ class MessageCursor:
 
     @staticmethod
     def over(messages: pa.Array) -> MessageCursor:
-        """At the first byte of each message; a null message is one without bytes."""
+        """A cursor at the first byte of each message; a null message has no bytes."""
         offsets, data = spans(messages)
         first = int(offsets[0])
         edges = offsets.astype(np.int64) + (PAD - first)
@@ -96,7 +96,7 @@ class MessageCursor:
         return len(self.pos)
 
     def take(self, rows: np.ndarray) -> MessageCursor:
-        """A cursor on some of the messages, to be given back with `put`."""
+        """A cursor on some of the messages, to be returned with `put`."""
         return MessageCursor(self.bytes, self.pos[rows], self.end[rows])
 
     def put(self, rows: np.ndarray, part: MessageCursor) -> None:
@@ -107,7 +107,7 @@ class MessageCursor:
         self.doubt |= wrong if live is None else wrong & live
 
     def skip(self, count: np.ndarray | int, live: np.ndarray | None = None) -> None:
-        """Advance by that many bytes, which are small enough not to overflow."""
+        """Advance by this many bytes, which are few enough not to overflow."""
         moved = self.pos + (count if live is None else live * count)
         over = moved > self.end
         if over.any():
@@ -134,7 +134,7 @@ class MessageCursor:
     def _ninth(
         self, rows: np.ndarray, value: np.ndarray, length: np.ndarray, live: np.ndarray | None
     ) -> None:
-        """The ninth and tenth byte, of which the last has room for one bit."""
+        """The ninth and tenth byte, of which the last holds only one bit."""
         ninth = self.bytes.octets[self.pos[rows] + 8]
         tenth = self.bytes.octets[self.pos[rows] + 9]
         ten = ninth >= 0x80
@@ -145,7 +145,7 @@ class MessageCursor:
         self.doubt[wrong if live is None else wrong[live[wrong]]] = True
 
     def small_varints(self, live: np.ndarray | None = None) -> np.ndarray:
-        """As `varints`, faster where all fit one byte: lengths, counts, tags."""
+        """Like `varints`, faster if all fit into one byte: lengths, counts, tags."""
         first = self.bytes.octets[self.pos]
         if len(first) and int(first.max()) >= 0x80:
             return self.varints(live)
@@ -153,8 +153,8 @@ class MessageCursor:
         return first.astype(np.uint64)
 
     def spans(self, lengths: np.ndarray, live: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Go over so many bytes (int64, any value): where they start and stop, which is the same place for
-        those that are not there."""
+        """Advance over this many bytes (int64, any value). Returns start and end, which are equal for
+        messages without a value."""
         start = self.pos
         if live is not None:
             lengths = np.where(live, lengths, 0)
@@ -167,5 +167,5 @@ class MessageCursor:
 
 
 def zigzag(value: np.ndarray) -> np.ndarray:
-    """Signed numbers of which the least bit is the sign."""
+    """Signed numbers whose least significant bit is the sign."""
     return (value >> _ONE).view(np.int64) ^ np.negative((value & _ONE).view(np.int64))

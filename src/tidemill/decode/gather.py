@@ -34,7 +34,7 @@ class Gathered:
         self._errors[row] = error
 
     def admit(self, rows: np.ndarray, sizes: np.ndarray, prefix: str) -> np.ndarray:
-        """Those of `rows` whose messages (their sizes are of all rows) are not too long; the others fail."""
+        """The rows of `rows` whose messages are not too long (`sizes` has all rows); the others fail."""
         if not len(sizes) or int(sizes.max()) <= MAX_MESSAGE_BYTES:
             return rows
         long = sizes[rows] > MAX_MESSAGE_BYTES

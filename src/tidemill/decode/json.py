@@ -26,21 +26,21 @@ PREFIX = "json deserialization error: "
 # Maximum nesting of objects and arrays. The depth of Python's parser depends on the caller's stack; the
 # result for a message must not.
 MAX_DEPTH = 200
-# Shapes that are kept, the last used first; so many new ones are learned from a batch, which costs a look at
-# all of its messages each.
+# The number of shapes that are kept, the last used first, and the number of new ones that are learned from a
+# batch, each of which costs a pass over all of its messages.
 MAX_SHAPES = 16
 MAX_NEW_SHAPES = 4
 # Fewer messages than this are not worth a shape.
 FEW = 8
-# Messages looked at together: more, and the intermediate columns leave the processor's caches (measured: 1.1M
-# messages/s with 8,192, 0.45M with 65,536).
+# Messages that are decoded together. With more, the intermediate columns exceed the processor's caches
+# (measured: 1.1M messages/s with 8,192, 0.45M with 65,536).
 CHUNK = 8192
 
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{}]', re.DOTALL)
 
 
 def canonical_value(text: str) -> str | TidemillError:
-    """The canonical text, or why there is none."""
+    """The canonical text, or the error."""
     try:
         if text.count("{") + text.count("[") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
             return TidemillError(f"objects and arrays are nested more than {MAX_DEPTH} deep")
@@ -61,13 +61,13 @@ def _depth(text: str) -> int:
 
 
 class JsonColumns:
-    """Makes columns canonical; keeps the shapes that it has learned."""
+    """Makes columns canonical. Keeps the shapes that it has learned."""
 
     def __init__(self) -> None:
         self._shapes: list[JsonShape] = []
 
     def canonical(self, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-        """The canonical texts (null where there is none), and per row why there is none."""
+        """The canonical texts (null for an invalid one), and the error of each row."""
         if len(column) <= CHUNK:
             return self._chunk(column)
         parts: list[pa.Array] = []
@@ -98,7 +98,7 @@ class JsonColumns:
         rows: np.ndarray,
         parts: list[tuple[np.ndarray, pa.Array]],
     ) -> np.ndarray:
-        """The rows that are left."""
+        """The remaining rows."""
         found, values = documents.match(shape, rows)
         if not len(found):
             return rows
@@ -117,7 +117,7 @@ class JsonColumns:
             plain = rows[~documents.odd[rows]]
             if len(plain) < FEW:
                 break
-            # From the middle: the first and the last may be the odd ones.
+            # From the middle, because the first and the last may be untypical.
             shape = JsonShape.of(column[int(plain[len(plain) // 2])].as_py())
             if shape is None or shape in self._shapes:
                 break

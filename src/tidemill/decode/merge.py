@@ -9,8 +9,8 @@ import pyarrow as pa
 
 
 def merge(count: int, parts: Sequence[tuple[np.ndarray, pa.Array]], type_: pa.DataType) -> pa.Array:
-    """A column of `count` rows from (rows, their values), null in all other rows. Of two parts with the same
-    row the later counts."""
+    """A column of `count` rows from (rows, their values), null in all other rows. If two parts have the same
+    row, the later one counts."""
     if not parts:
         return pa.nulls(count, type_)
     index = np.full(count, -1, dtype=np.int64)

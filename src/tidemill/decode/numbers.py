@@ -1,7 +1,7 @@
 """Column forms of numbers: integers with their bounds, dates, times, timestamps, floats.
 
 A form knows the storage type of its column and supports both ways of reading: a whole column of numbers
-(`column`, with a cursor that takes the doubts), and one number (`value`, which raises Unreadable).
+(`column`, with a cursor whose `doubt` it sets), and one number (`value`, which raises Unreadable).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def plain_column(
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Integers between `low` and `high`, times `factor`. `special` are numbers outside that stand for
-    something else (infinities); they come through the doubt of the cursor, for they are rare."""
+    """Integers between `low` and `high`, times `factor`. `special` are numbers outside this range with
+    another meaning (infinities). They are rare, so the cursor doubts them."""
 
     type: SqlType
     dtype: type[Any]
@@ -88,8 +88,8 @@ TIME_MICROS = Whole(TIME, np.int64, 0, MICROS_PER_DAY, name="time")
 
 
 def timestamp_form(*, millis: bool, zoned: bool, special: Mapping[int, int] | None = None) -> Whole:
-    """Milliseconds or microseconds since 1970. `special` numbers are the first on either side that are no
-    times; without them the ends of the 64 bits stand for infinity, if they are microseconds."""
+    """Milliseconds or microseconds since 1970. `special` numbers are the first on either side that are not
+    times. Without them, the smallest and largest 64-bit number are infinities if the unit is microseconds."""
     unit = _MILLI if millis else 1
     if special is None:
         special = {} if millis else _TIMESTAMP_ENDS
@@ -106,7 +106,7 @@ def timestamp_form(*, millis: bool, zoned: bool, special: Mapping[int, int] | No
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """Floats of 4 or 8 bytes; each NaN becomes the one NaN."""
+    """Floats of 4 or 8 bytes. Every NaN becomes the same NaN."""
 
     type: SqlType
 
@@ -115,7 +115,7 @@ class Real:
         return np.float32 if self.type == FLOAT4 else np.float64
 
     def column(self, values: np.ndarray, live: np.ndarray | None = None) -> pa.Array:
-        # Doubles beyond a float are infinite, and a NaN may be one that complains when it is copied.
+        # Doubles outside the range of float become infinite, and copying a signaling NaN raises a warning.
         with np.errstate(invalid="ignore", over="ignore"):
             values = values.astype(self.dtype, copy=False)
         odd = np.isnan(values)
@@ -133,7 +133,7 @@ DOUBLE = Real(FLOAT8)
 
 
 def booleans(cursor: MessageCursor, octets: np.ndarray, live: np.ndarray | None = None) -> pa.Array:
-    """Of bytes that are 0 or 1."""
+    """From bytes that are 0 or 1."""
     odd = octets > 1
     if odd.any():
         cursor.suspect(odd, live)

@@ -25,7 +25,7 @@ class Unreadable(Exception):
 
 
 class MessageReader:
-    """A place in one message."""
+    """A position in one message."""
 
     __slots__ = ("data", "end", "pos")
 

@@ -34,7 +34,7 @@ class RecordValues:
 
 class ValueReader(Protocol):
     def read(self, values: pa.Array) -> RecordValues:
-        """`values`: binary; null where the record has none. Raises only what stalls the source."""
+        """`values`: binary; null for a record without a value. Raises only errors that stall the source."""
         ...
 
 

@@ -20,7 +20,7 @@ PREFIX = "regex deserialization error: "
 
 
 class PatternError(TidemillError):
-    """The regular expression cannot be columns."""
+    """The regular expression cannot define columns."""
 
     sqlstate = "2201B"
 
@@ -38,7 +38,7 @@ class RegexDecoder:
                 "regular expression has no groups",
                 hint="Put the parts that should be columns in parentheses: (?P<name>...) or (...).",
             )
-        # polars calls a group without name by its number.
+        # polars names a group without a name by its number.
         named = [f"column{name}" if name == str(i + 1) else name for i, name in enumerate(names)]
         repeated = next((name for name in named if named.count(name) > 1), None)
         if repeated is not None:

@@ -24,11 +24,11 @@ from tidemill.decode.avro.schema import SchemaError
 from tidemill.decode.registry_tls import context
 from tidemill.errors import InvalidValue, TidemillError
 
-# For one request, from connecting to the last byte of the answer.
+# The time for one request, from connecting to the last byte of the response.
 REQUEST_SECONDS = 10.0
-# An answer; schemas are some kilobytes, generated ones a megabyte.
+# The size of a response. Schemas have some kilobytes, generated ones a megabyte.
 MAX_ANSWER_BYTES = 16 << 20
-# Schemas that one refers to, all together.
+# The total number of schemas that one schema refers to.
 MAX_REFERENCES = 500
 # Schema ids remembered per registry. A topic has a few; beyond this the oldest are requested again.
 MAX_REMEMBERED = 10_000
@@ -64,7 +64,7 @@ class Registered:
     references: Mapping[str, str]
 
     def avro_text(self) -> str:
-        """The Avro schema with its references in it."""
+        """The Avro schema with its references inlined."""
         if self.kind != AVRO:
             raise SchemaError(f"the schema is of type {self.kind}, not {AVRO}")
         return inlined(self.text, self.references) if self.references else self.text

@@ -36,8 +36,8 @@ Piece = str | int
 
 @dataclass(frozen=True, slots=True)
 class JsonShape:
-    """`literals` are one more than there are values: what stands before, between and behind them. `output` is
-    the canonical text: constants, and the numbers of values."""
+    """`literals` are the constant texts before, between and after the values, one more than values. `output`
+    is the canonical text: constants, and the numbers of values."""
 
     literals: tuple[bytes, ...]
     output: tuple[Piece, ...]
@@ -147,7 +147,7 @@ def _joined(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
 
 
 class Documents:
-    """A column of texts (valid, without nulls), looked at once for all shapes."""
+    """A column of texts (valid, without nulls), analysed once for all shapes."""
 
     def __init__(self, texts: pa.Array) -> None:
         offsets, data = spans(texts)
@@ -171,13 +171,13 @@ class Documents:
             self.odd[owner[~kept]] = True
             quotes[escaped[kept]] = False
         places = np.flatnonzero(quotes)
-        # Two more than there are: what stands behind the last is never looked at closely.
+        # Two more than exist, because the position after the last one is never examined.
         self.quotes = np.concatenate([places, [len(octets)] * 2])
         # Per document, the number of its first quote.
         self.first_quote = np.searchsorted(places, self.start)
 
     def places(self, octet: int) -> np.ndarray:
-        """Where the byte stands, and a place behind all."""
+        """The positions of the byte, and a position after all of them."""
         if octet not in self._places:
             octets = self.bytes.octets
             self._places[octet] = np.append(np.flatnonzero(octets == octet), len(octets))
@@ -207,7 +207,7 @@ class Documents:
 
 
 def _escaped(slashes: np.ndarray) -> np.ndarray:
-    """The places that backslashes escape: behind the first, third, ... of those that stand together."""
+    """The positions that backslashes escape: those after the first, third, ... of adjacent backslashes."""
     first = np.ones(len(slashes), dtype=np.bool_)
     first[1:] = slashes[1:] != slashes[:-1] + 1
     order = np.arange(len(slashes))
@@ -236,7 +236,7 @@ class _Walk:
         self.good &= self.pos + size <= self.end
         if not self.good.any():
             return False
-        # Where the document is too short the beginning of the bytes stands in: they are long enough.
+        # Documents that are too short use the beginning of the bytes instead, which are long enough.
         at = np.where(self.good, self.pos, PAD)
         for offset in range(0, size, 8):
             part = literal[offset : offset + 8]
@@ -279,9 +279,9 @@ class _Walk:
 
 
 def _rearranged(octets: np.ndarray, edges: np.ndarray, output: Sequence[Piece]) -> pa.Array:
-    """Per document, its output: `edges` are where its values start and stop. All spans are values of one
-    binary array over the bytes (what is between them too), the constants stand behind the bytes; taken in the
-    order of the output they lie one behind the other, which is the text."""
+    """The output of each document; `edges` are the start and end of its values. All spans, including those
+    between values, are values of one binary array over the bytes, and the constants are after the bytes.
+    Taken in the order of the output, they are adjacent, and form the text."""
     count, width = edges.shape
     if count == 0:
         return pa.array([], pa.string())

@@ -61,8 +61,8 @@ class StreamDecoder(Protocol):
     shape: StreamShape
 
     def decode(self, messages: Sequence[bytes], origins: Sequence[str]) -> list[Said]:
-        """One for each message, in their order. Raises only what stalls the source: the registry is away, or
-        has no such schema."""
+        """One statement for each message, in order. Raises only errors that stall the source: the registry is
+        unreachable, or does not have the schema."""
         ...
 
 
@@ -91,7 +91,7 @@ def _kind(components: Any) -> int:
 
 def open_stream_decoder(format_: Mapping[str, Any], writer: str | None = None) -> StreamDecoder:
     """The decoder of a format, in which a registry's connection is replaced by its options. `writer`: the
-    schema of messages that name none, where it is not the format's."""
+    schema of messages without a schema id, if it differs from the format's."""
     shape = stream_shape(format_)
     if format_["format"] == "json":
         return JsonStream(shape)
@@ -133,7 +133,7 @@ def _avro_shape(text: str, kind: int) -> StreamShape:
         raise _no_stream("Its data is no record.")
     columns = columns_of(parse_schema(json.dumps(_spaced(cast("dict[str, Any]", data), update))))
     shape = StreamShape(columns, any(f.get("name") == "seal" for f in progress["fields"]), kind)
-    AvroCodec(shape.schema, kind, digests=shape.digests)  # refuses columns for which there is no form
+    AvroCodec(shape.schema, kind, digests=shape.digests)  # refuses columns that have no form
     return shape
 
 
@@ -221,8 +221,8 @@ class AvroStream:
 
 
 def _codec_for(shape: StreamShape, reader: str, writer: str) -> AvroCodec:
-    """Whole columns at a time where the writer's bytes are laid out as ours are; else one by one, resolved to
-    the reader's schema as Avro says. (Names of records say nothing, and are not compared.)"""
+    """Decodes whole columns if the writer's bytes have our layout; else one by one, resolved to the reader's
+    schema by Avro's rules. (Names of records are not compared.)"""
     codec = AvroCodec(shape.schema, shape.kind, digests=shape.digests)
     said, ours = json.loads(writer), json.loads(codec.avro_schema)
     if same_layout(said, ours):
@@ -244,8 +244,8 @@ def _checked(said: UpdateColumns | Progress, schema: pa.Schema) -> Said:
 
 
 class JsonStream:
-    """`StreamDecoder`. What an update's data is, is for its readers to say: it is one value of jsonb. Digests
-    are of columns, so only a statement's seal is compared."""
+    """`StreamDecoder`. The data of an update is one jsonb value, which its readers interpret. Digests are
+    computed from columns, so only the seal of a statement is checked."""
 
     def __init__(self, shape: StreamShape) -> None:
         self.shape = shape
@@ -265,8 +265,8 @@ class JsonStream:
             return InvalidMessage("not a CDCv2 message in JSON", origin, detail=sentence(e))
 
     def _updates(self, text: str, origin: str) -> UpdateColumns:
-        """From the canonical text, in which an update's data stands between its first name and its diff: so
-        numbers keep all of their digits."""
+        """From the canonical text, in which an update's data is between its first name and its diff, so that
+        numbers keep all their digits."""
         data: list[str] = []
         times: list[Time] = []
         kind = self.shape.kind

@@ -13,7 +13,7 @@ PREFIX = "text deserialization error: "
 
 
 def text_errors(messages: pa.Array, wrong: np.ndarray | None, prefix: str) -> pa.Array | None:
-    """The errors of messages that are no text."""
+    """The errors of messages that are not text."""
     if wrong is None:
         return None
     errors: list[str | None] = [None] * len(messages)

@@ -11,13 +11,13 @@ import numpy as np
 from tidemill.decode.cursor import Bytes
 from tidemill.types.kernels import pc
 
-# Numbers without exponent, and without zeros before the first digit.
+# Numbers without an exponent and without leading zeros.
 _NUMBER = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$"
 _WORDS = tuple(np.uint64(int.from_bytes(word, "little")) for word in (b"true", b"false", b"null"))
 
 
 def _each(byte: int) -> np.uint64:
-    """The byte in all places."""
+    """The byte repeated in all positions."""
     return np.uint64(byte * 0x0101010101010101)
 
 
@@ -27,8 +27,8 @@ _MINUS, _ZERO, _POINT = ord("-"), ord("0"), ord(".")
 
 
 def plain_tokens(bytes_: Bytes, start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which of the tokens (at least one byte each) are true, false, null, or a number without exponent; and
-    where each stops when the zeros at the end of its fraction are left out, as jsonb leaves them out."""
+    """Which tokens (at least one byte each) are true, false, null, or a number without exponent; and the end
+    of each without the trailing zeros of its fraction, which jsonb omits."""
     length = stop - start
     if int(length.max()) <= 8:
         sound, fraction = _short(bytes_.words[start], length)
@@ -41,9 +41,9 @@ def plain_tokens(bytes_: Bytes, start: np.ndarray, stop: np.ndarray) -> tuple[np
         while len(zeros):
             stop[zeros] -= 1
             zeros = zeros[octets[stop[zeros] - 1] == _ZERO]
-        # A point that is now last goes as well. No other token ends with one.
+        # A point that is now last is removed, too. No other token ends with one.
         stop -= octets[stop - 1] == _POINT
-    # A negative zero is no number of jsonb.
+    # A negative zero is not a jsonb number.
     sound &= (stop - start != 2) | (octets[start] != _MINUS) | (octets[start + 1] != _ZERO)
     return sound, stop
 
@@ -70,13 +70,13 @@ def _cut(words: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 
 def _others(words: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """The high bit of each byte of the token that is no digit."""
+    """The high bit of each byte of the token that is not a digit."""
     digits = words ^ _ZEROS
     return _cut((((digits & _LOW) + _ABOVE_NINE) | digits) & _HIGH, length)
 
 
 def _short(words: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which are sound, and which of them have a fraction."""
+    """Which tokens are valid, and which of them have a fraction."""
     words = _cut(words, length)
     known = (words == _WORDS[0]) | (words == _WORDS[1]) | (words == _WORDS[2])
     if bool(known.all()):
@@ -114,7 +114,7 @@ def _digits(words: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _long_integer(bytes_: Bytes, start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Of 9 to 16 bytes."""
+    """For tokens of 9 to 16 bytes."""
     negative = bytes_.octets[start] == _MINUS
     head = bytes_.words[start]
     others = _others(head, np.full(len(start), 8))

@@ -15,12 +15,12 @@ ENCODING_ERROR = 'invalid byte sequence for encoding "UTF8": '
 
 
 def texts(raw: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
-    """A binary column as text, and where it is none (null there); None when all of it is text."""
+    """A binary column as text, and which values are not text (null in the column); None if all are text."""
     wrong: np.ndarray | None = None
     try:
         text = raw.cast(pa.string())
     except pa.ArrowInvalid:
-        # One by one, but only in a batch that has such a value.
+        # One by one, but only in a batch with such a value.
         found = [value is not None and not _is_utf8(value) for value in raw.to_pylist()]
         wrong = np.array(found, dtype=np.bool_)
         text = pc.if_else(pa.array(wrong), None, raw).cast(pa.string())
@@ -43,12 +43,12 @@ def _is_utf8(value: bytes) -> bool:
 
 
 def why_no_text(value: bytes) -> str | None:
-    """PostgreSQL's complaint about the value; None if it is text."""
+    """PostgreSQL's error for the value; None if it is text."""
     try:
         value.decode()
     except UnicodeDecodeError as error:
         first = value[error.start]
-        # PostgreSQL shows as many bytes as the first one claims to have.
+        # PostgreSQL shows as many bytes as the first one announces.
         claimed = 2 if 0xC0 <= first < 0xE0 else 3 if 0xE0 <= first < 0xF0 else 4
         claimed = 1 if first < 0xC0 or first >= 0xF8 else claimed
         shown = value[error.start : error.start + claimed]

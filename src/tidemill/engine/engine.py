@@ -8,36 +8,31 @@ Spark fails, it is started again. If another server takes over the data director
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.config import Config
 from tidemill.engine.api import StartupOptions
 from tidemill.engine.audit.log import audit_log
+from tidemill.engine.ddl.external import External
 from tidemill.engine.ddl.secrets import secret_store
 from tidemill.engine.dml.commits import Commits
 from tidemill.engine.dml.write_locks import WriteLocks
-from tidemill.engine.live_system import LiveSituation
-from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.read.waiting import Readiness
 from tidemill.engine.serve.background import Background
-from tidemill.engine.session.controls import check_set_role
 from tidemill.engine.session.logins import Logins
 from tidemill.engine.session.planning_pool import PlanningPool
 from tidemill.engine.session.session import EngineSession
-from tidemill.engine.session.variables import RETAIN_PARAMETER, SYSTEM_PARAMETERS
-from tidemill.errors import Notice, TidemillError
+from tidemill.engine.session.system_parameters import SystemParameters
+from tidemill.errors import TidemillError
 from tidemill.ingest.warm import WORKERS, warm_up
-from tidemill.inputs.opened import SystemRows
 from tidemill.persist.environment import Environment
 from tidemill.query.settings import refuse_fixed
 from tidemill.query.spark import SparkHost
-from tidemill.time.oracle import Oracle
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +41,6 @@ log = logging.getLogger(__name__)
 MAX_WORKERS = 64
 # The minimum interval between starts of a JVM that fails repeatedly (no memory).
 RESTART_SECONDS = 5.0
-# Statements that wait longer than this for Spark send their client a notice.
-SPARK_NOTICE_SECONDS = 0.5
 
 
 class TidemillEngine:
@@ -69,16 +62,18 @@ class TidemillEngine:
         self._background = background = Background(
             config, environment, catalog, spark, self.secrets, self.workers, lambda: len(self._sessions)
         )
-        self.collections = background.collections
         self.queries = background.queries
-        self.hub = background.hub
         self.subscriptions = background.subscriptions
-        self.ingestion = background.ingestion
         self.sources = background.sources
         self.views = background.views
         self.sinks = background.sinks
+        self.readiness = Readiness(self.queries.collections, background.ingestion, self.views, catalog)
+        self.parameters = SystemParameters(catalog, config.retain_history)
+        self.external = External(self.secrets, config.files_root, environment.oracle.now)
         self.write_locks = WriteLocks()
         self.commits = Commits(environment, catalog, self.write_locks, background.moved)
+        # Methods of `api.Engine`.
+        self.stored_password, self.login_refused = self._logins.verifier, self.audit.login_refused
         self._closed = False
 
     @classmethod
@@ -115,41 +110,22 @@ class TidemillEngine:
     def open_session(self, options: StartupOptions, *, process_id: int) -> EngineSession:
         try:
             session = EngineSession(self, options, process_id, self._logins.role(options))
-            check_set_role(session, session.variables.get("role"))
+            session.settings.check_role(session.variables.get("role"))
         except TidemillError as e:
             self.audit.login_refused(options.user, options.client_address, e.primary)
             raise
         self._sessions.add(session)
         if options.lasting:
-            self.audit.logged_in(session)
+            self.audit.logged_in(session.identity, process_id)
         return session
-
-    # -- logins -------------------------------------------------------------------------------------
-
-    def stored_password(self, role: str) -> str | None:
-        """The verifier of the role's password, for the server layer."""
-        return self._logins.verifier(role)
-
-    def system_value(self, name: str) -> str:
-        """The value of a parameter that ALTER SYSTEM sets."""
-        item = self.catalog.state.find_parameter(name)
-        if item is not None:
-            return item.value
-        parameter = SYSTEM_PARAMETERS[name]
-        if name == RETAIN_PARAMETER:
-            return parameter.check(name, f"{self.config.retain_history}ms")
-        return parameter.default
 
     @property
     def max_connections(self) -> int:
-        return int(self.system_value("max_connections"))
+        return self.parameters.number("max_connections")
 
     @property
     def login_key(self) -> bytes:
         return self._logins.key
-
-    def login_refused(self, role: str, address: str, reason: str) -> None:
-        self.audit.login_refused(role, address, reason)
 
     @property
     def sessions(self) -> list[EngineSession]:
@@ -161,38 +137,6 @@ class TidemillEngine:
 
     def forget_session(self, session: EngineSession) -> None:
         self._sessions.discard(session)
-
-    # -- for statements ----------------------------------------------------------------------------
-
-    @property
-    def oracle(self) -> Oracle:
-        return self.environment.oracle
-
-    async def wait_for_spark(self, session: EngineSession) -> None:
-        """Waits until a Spark session exists; sends the client a notice if that takes long. Raises the error
-        that prevents Spark from starting."""
-        if self.spark.usable:
-            return
-        waiting = asyncio.ensure_future(session.blocking(self.spark.wait_usable))
-        done, _ = await asyncio.wait({waiting}, timeout=SPARK_NOTICE_SECONDS)
-        if not done:
-            session.notice(Notice("Spark is starting; the statement runs as soon as it is there"))
-        await session.interrupt.guard(waiting)
-
-    def release(self, what: Callable[[], None]) -> None:
-        """Runs it on a worker thread, without waiting; at once if the server is stopping."""
-        try:
-            self.workers.submit(what)
-        except RuntimeError:  # the workers are gone
-            what()
-
-    def system_rows(self, session: EngineSession, catalog: CatalogState) -> SystemRows:
-        """The rows of the system relations for this session now."""
-        situation = self.situation(session, catalog)
-        return lambda relation_id: SYSTEM_RELATIONS_BY_ID[relation_id].table(situation)
-
-    def situation(self, session: EngineSession, catalog: CatalogState) -> LiveSituation:
-        return LiveSituation(self, session, catalog)
 
     def close(self) -> None:
         """Ends everything in order: queued commits finish, the directory is released. Blocks. Idempotent."""

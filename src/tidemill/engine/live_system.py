@@ -35,7 +35,7 @@ class LiveSituation:
 
     @property
     def database(self) -> str:
-        return self.session.database
+        return self.session.variables.get("database")
 
     def sessions(self) -> Sequence[SessionRow]:
         return [_session_row(s) for s in self.engine.sessions]
@@ -51,7 +51,7 @@ class LiveSituation:
         return self.engine.sources
 
     def frontiers(self) -> Sequence[FrontierRow]:
-        now = self.engine.oracle.read_ts()
+        now = self.engine.environment.oracle.read_ts()
         rows: list[FrontierRow] = []
         for table in self.catalog.tables():
             shard = self.engine.environment.open_shard(table.shard)
@@ -63,7 +63,7 @@ class LiveSituation:
         return view_rows(self.engine.views)
 
     def sinks(self) -> Sequence[SinkRow]:
-        return sink_rows(self.engine.sinks, self.engine.oracle.now())
+        return sink_rows(self.engine.sinks, self.engine.environment.oracle.now())
 
     def variables(self) -> Iterable[VariableRow]:
         return self.session.variables.rows()
@@ -78,11 +78,11 @@ class LiveSituation:
 def _session_row(s: EngineSession) -> SessionRow:
     return SessionRow(
         s.process_id,
-        s.role,
-        s.database,
+        s.identity.login_name,
+        s.variables.get("database"),
         s.variables.get("application_name"),
         s.connected_at,
         "active" if s.interrupt.running else "idle",
-        s.client_address,
+        s.identity.address,
         s.encryption,
     )

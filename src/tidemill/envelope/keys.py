@@ -64,7 +64,7 @@ class KeyShape:
 
     @cached_property
     def error(self) -> int | None:
-        """Where the error stands; None where there can be none."""
+        """The position of the error; None if there cannot be one."""
         return self.names.index(ERROR_COLUMN) if ERROR_COLUMN in self.names else None
 
     @cached_property
@@ -146,8 +146,9 @@ def last_of_each_key(hashes: np.ndarray, keys: Sequence[pa.Array]) -> np.ndarray
 
 
 def _chosen(hashes: np.ndarray, keys: Sequence[pa.Array], order: np.ndarray) -> np.ndarray:
-    """`order` sorts by hash, the row that wins first. Of each run of one hash the first row stays and those
-    of its key go; what is left of the run (other keys of the same hash) is looked at in another round."""
+    """`order` sorts by hash, with the winning row first. Of each run of equal hashes the first row is kept
+    and the other rows of its key are dropped. The rest of the run (other keys with the same hash) is
+    processed in another round."""
     stays = np.ones(len(hashes), dtype=np.bool_)
     left = order
     while left.size:

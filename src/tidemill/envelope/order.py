@@ -23,8 +23,8 @@ from tidemill.types.kernels import pc
 
 @dataclass(frozen=True, slots=True)
 class Winners:
-    """Of the records of one time, per key, in the order of the hashes: where the winner stands, and whether
-    it replaces whatever row there is (an error came before it at the same time)."""
+    """For the records of one time, per key, in the order of the hashes: the position of the winner, and
+    whether it replaces any existing row (because an error came before it at the same time)."""
 
     at: np.ndarray
     forced: np.ndarray

@@ -31,7 +31,7 @@ from tidemill.types.columns import contiguous
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Rows of the state, and `where` their keys stand among those that were asked for."""
+    """Rows of the state, and `where`: the positions of their keys among the requested ones."""
 
     rows: pa.RecordBatch
     where: np.ndarray

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from tidemill.catalog import ops
 from tidemill.catalog.items import ItemId, Source, SourceTable, Table
-from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.catalog.source_ops import CreateSourceOp, NewSubsource
 from tidemill.catalog.store import Catalog
 from tidemill.errors import UndefinedObject, WrongObjectType
@@ -25,7 +24,6 @@ from tidemill.persist.environment import Environment
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import Snapshot
 from tidemill.reclock.boundaries import DEFAULT_INTERVAL_MS
-from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.definition import Definition, open_source
 from tidemill.types.model import RelationDesc
 
@@ -165,18 +163,12 @@ def _creation(source: SourceDescription, files_root: str) -> ops.Op:
         definition=json.dumps(source.definition, sort_keys=True, separators=(",", ":")),
         sql=source.sql,
         desc=None if only is None else only.desc,
-        envelope=None if only is None else _envelope(only),
+        envelope=None if only is None else only.envelope,
         remap_desc=upstream.gauge.remap_desc,
         progress_desc=upstream.gauge.progress_desc,
         interval_ms=source.interval_ms,
         subsources=()
         if only is not None
-        else tuple(NewSubsource(o.name, o.name, o.desc, _envelope(o)) for o in upstream.outputs),
+        else tuple(NewSubsource(o.name, o.name, o.desc, o.envelope) for o in upstream.outputs),
         retain_history_ms=source.retain_history_ms,
     )
-
-
-def _envelope(output: OutputDefinition) -> str:
-    if output.stream is not None:
-        return MATERIALIZE
-    return "none" if output.key is None else "upsert"

@@ -37,7 +37,7 @@ class RelationDropped(UndefinedObject):
 
 
 def relation_dropped(catalog: CatalogState, item: Item) -> RelationDropped:
-    """The error for those who follow the item when it is gone; `catalog` still has it."""
+    """The error for followers of the item after it was dropped; `catalog` still has it."""
     return RelationDropped(f"relation '{'.'.join(catalog.full_name(item))}' was dropped")
 
 
@@ -85,6 +85,10 @@ class Collections:
         ts = self._environment.oracle.read_ts()
         self._environment.txns.apply_until(item.shard, ts)
         return ts + 1
+
+    def table_upper(self, table: Table) -> int:
+        """Every read time of the oracle is before it or at it."""
+        return self._environment.txns.readable_upper(table.shard)
 
     def snapshot(self, item: Table | Source | SourceTable | MaterializedView, ts: int) -> Snapshot:
         """The relation at `ts`. For a table, a read time of the oracle or an earlier one; for a source or

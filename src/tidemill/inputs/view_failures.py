@@ -1,7 +1,7 @@
-"""The error that a materialized view holds in the place of its rows: which view has it, and since when.
+"""The error that a materialized view holds in place of its rows: which view has it, and since when.
 
-Called where a view is read (`collections`), followed (SUBSCRIBE) and described (the statuses of `views`). The
-stored text of the error names no view: a view may read another one, and names change.
+Called when a view is read (`collections`), followed (SUBSCRIBE) and described (the statuses of `views`). The
+stored text of the error does not name the view: a view may read another one, and names change.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class BlobError(TidemillError):
 
 
 class BlobMissing(BlobError):
-    """There is no such object."""
+    """The object does not exist."""
 
     sqlstate = "58P01"
 
@@ -103,7 +103,7 @@ class Blobs(Protocol):
         ...
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete objects; one that is not there is no error."""
+        """Delete objects. A missing object is not an error."""
         ...
 
     def delete_prefix(self, prefix: str) -> None:
@@ -120,7 +120,7 @@ class Blobs(Protocol):
         ...
 
     def table_uri(self, path: str) -> tuple[str, dict[str, str]]:
-        """A folder as delta-rs wants it: the URI and the storage options."""
+        """A folder in the form that delta-rs requires: the URI and the storage options."""
         ...
 
 

@@ -28,7 +28,7 @@ CACHE_PART_BYTES = 1 << 20
 
 
 class PartCache:
-    """Least recently used goes first."""
+    """The least recently used entry is removed first."""
 
     def __init__(self, max_bytes: int = CACHE_BYTES, max_part_bytes: int = CACHE_PART_BYTES) -> None:
         self.max_bytes = max_bytes

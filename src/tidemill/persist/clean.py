@@ -23,7 +23,8 @@ FP_BEFORE_DELETE = failpoints.register(
     "persist.clean.before_delete", "old log entries are about to be deleted"
 )
 
-# How many moments of the log's age are remembered: an entry goes at most a hundredth of the age too late.
+# The number of remembered moments of the log's age: an entry is removed at most a hundredth of the age too
+# late.
 MOMENTS = 100
 
 

@@ -31,8 +31,8 @@ from tidemill.persist.state import ShardState
 # Waits between tries to find out what became of a put without an answer: together 3.1 s, which outlasts a
 # dropped connection or a leader's change in the store.
 RESOLVE_DELAYS = (0.0, 0.1, 0.5, 1.0, 1.5)
-# No try begins later than this: a store that is away takes its own time for each, and the writers behind us
-# would rather hear of it.
+# No retry begins later than this. Each retry on an unreachable store takes additional time, and waiting
+# writers need an answer.
 RESOLVE_SECONDS = 10.0
 
 

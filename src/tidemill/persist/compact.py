@@ -216,7 +216,7 @@ def _read(plan: CompactionPlan, committer: Committer, reader: PartReader) -> lis
     try:
         return reader.read_all(plan.inputs, plan.desc)
     except DataCorrupted:
-        # A handle that slept may want what another one has replaced and swept long ago: that is a lost race.
+        # A handle that slept may request a part that was replaced and swept long ago: that is a lost race.
         committer.refresh()
         with committer.changed:
             check_live(reader.shard_id, committer.state, [part.path for part in plan.inputs])

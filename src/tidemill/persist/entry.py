@@ -91,8 +91,8 @@ class Actions:
 def encode(entry: Entry, version: int) -> bytes:
     """The entry's file."""
     lines: list[str] = []
-    # Compaction and everything else that is no append leaves the contents as they were: Delta's change
-    # readers skip it.
+    # Compaction and other operations except appends do not change the contents. Delta's change readers skip
+    # them.
     change = entry.operation is Operation.APPEND
     if entry.metadata is not None:
         lines.append(_dump({"protocol": _protocol(entry.metadata.desc)}))

@@ -254,7 +254,7 @@ class Environment:
         self.txns.forget(shard_id, error)
         with self._shards_lock:
             self._shards.pop(shard_id, None)
-        # Not through the shard: one that cannot be opened can be dropped all the same.
+        # Not through the shard, so that a shard that cannot be opened can be dropped, too.
         drop_shard(self.blobs, shard_id)
 
     def shard_ids(self) -> list[str]:

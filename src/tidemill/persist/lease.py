@@ -97,7 +97,7 @@ class ClockShard:
         return max((h for h, _ in self.holders()), key=lambda h: h.epoch, default=None)
 
     def record(self, holder: Holder) -> None:
-        """`holder` is the one from here on; every earlier row goes. Moves the end of the lease by one
+        """Record `holder` as the current one, and remove all earlier rows. Moves the end of the lease by one
         millisecond."""
         old = self.holders()
         at = self.leased

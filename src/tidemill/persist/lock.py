@@ -20,7 +20,7 @@ FOLDER_MODE = 0o750
 
 
 class DirectoryLock:
-    """An flock on `<folder>/LOCK`. For stores that are no folder it does nothing and is never held."""
+    """An flock on `<folder>/LOCK`. For stores that are not folders it does nothing and is never held."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._path = os.path.join(blobs.root, "LOCK") if isinstance(blobs, LocalBlobs) else None

@@ -30,7 +30,7 @@ _LOOKS = 3
 
 
 class ShardMissing(UndefinedObject):
-    """There is no shard of this id."""
+    """No shard has this id."""
 
     sqlstate = "58P01"
 
@@ -110,8 +110,8 @@ def _load(blobs: Blobs, shard_id: str, listing: LogListing) -> Loaded:
         try:
             state = read_checkpoint(blobs, shard_id, version)
         except DataCorrupted as error:
-            # A power cut may leave a checkpoint torn before its sync; the entries behind it are cleaned only
-            # after that.
+            # A power cut may leave a checkpoint incomplete before its sync. The entries after it are cleaned
+            # only after the sync.
             broken.append(version)
             unreadable = unreadable or error
             continue

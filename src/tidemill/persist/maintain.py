@@ -62,7 +62,7 @@ class Maintenance:
         self._committer = committer
         self._holds = holds
         self._one = threading.RLock()
-        # Where the newest checkpoint stands; -1 before the first.
+        # The version of the newest checkpoint; -1 before the first.
         self._checkpointed = -1 if checkpoint is None else checkpoint
         self._cleaner = Cleaner(committer.blobs, committer.shard_id, committer.log_keep_seconds)
         # When (monotonic) the handle was opened, and orphans were last looked for. The first round does not

@@ -29,7 +29,7 @@ from tidemill.types.model import RelationDesc
 
 FP_PART_WRITTEN = failpoints.register("persist.part.written", "a part is durable, no log entry names it yet")
 
-# A job's id is a folder's name and stands unescaped in Delta's paths, which are URLs.
+# A job's id is the name of a folder, and is part of Delta's paths, which are URLs, without escapes.
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 # A part's checksum covers its end up to this length: all of a small file; of a large one the footer, which no
@@ -71,12 +71,12 @@ class Part:
 
     @property
     def weight(self) -> int:
-        """What stands for its size where memory is planned: merging takes some four times as many bytes."""
+        """The size for memory planning: merging needs about four times as many bytes."""
         return self.memory or max(self.bytes, self.rows * LEAST_ROW_BYTES)
 
     @property
     def all_inserts(self) -> bool:
-        """Every update is +1 and no error: its rows are rows of the collection as they stand."""
+        """Every update is a +1 and not an error: its rows are rows of the collection."""
         return self.min_diff == 1 == self.max_diff and self.errors == 0
 
 
@@ -233,8 +233,8 @@ def _opened(blobs: Blobs, shard_id: str, part: Part) -> Generator[pq.ParquetFile
 
 
 def fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table's columns as `schema` wants them; those that it lacks are null. Raises ArrowInvalid for
-    another type."""
+    """The table's columns in the form of `schema`; missing columns are null. Raises ArrowInvalid for another
+    type."""
     present = set(table.schema.names)
     arrays: list[pa.ChunkedArray] = []
     for field in schema:

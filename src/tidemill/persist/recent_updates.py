@@ -36,7 +36,7 @@ class Recent:
         # Guards all below.
         self._lock = threading.Lock()
         self._listens: set[object] = set()
-        # By where the span begins (and whatever else makes it another); the oldest first.
+        # By the start of the span (and everything else that distinguishes it); the oldest first.
         self._entries: dict[Hashable, _Entry] = {}
 
     def join(self, listen: object) -> None:

@@ -186,7 +186,7 @@ class S3Blobs:
         self.delete([info.path for info in self.list(prefix)])
 
     def tidy(self, prefix: str, older_than: float) -> int:
-        return 0  # a PUT is whole or not there, and there are no folders
+        return 0  # a PUT is complete or has no effect, and there are no folders
 
     def sync(self, paths: Sequence[str]) -> None:
         """Nothing to do: a PUT is durable when it returns."""

@@ -64,7 +64,7 @@ def ages_of(configuration: Mapping[str, str]) -> Ages:
 class Settings:
     """The process's own limits."""
 
-    # A checkpoint costs some 10 ms, opening a shard reads at most so many entries behind it.
+    # A checkpoint takes about 10 ms. Opening a shard reads at most this many entries after it.
     checkpoint_every: int = 50
     # Cleaning the log begins so long after opening: it lists the log's folder, once (7,200 names at rest).
     clean_after_seconds: float = 300.0

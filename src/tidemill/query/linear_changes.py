@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 # Rows times output columns of one job: limits a result in the JVM to some tens of megabytes.
 MAX_CELLS = 4_000_000
-# Rows times queries that are evaluated during planning, at about a microsecond each; up to here generated
-# code, once compiled, is no faster.
+# Rows times queries that are evaluated during planning, at about a microsecond each. Up to this number,
+# generated code is not faster, even when it is compiled.
 FOLDED_CELLS = 1_000_000
 # What one branch may produce from one table of changes.
 MAX_RESULT_BYTES = 512 << 20

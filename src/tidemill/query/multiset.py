@@ -66,7 +66,7 @@ def check_errors(table: pa.Table, snapshot: Snapshot | None = None) -> pa.Table:
     if errors.null_count < table.num_rows:
         said = pc.fill_null(pc.not_equal(errors, HIDDEN_ROW), False)
         live = table.filter(said).select([ERROR_COLUMN, DIFF_COLUMN])
-        # The text is always the same, whatever the order of the parts.
+        # The text does not depend on the order of the parts.
         live = live.sort_by(ERROR_COLUMN)
         for text, diff in zip(live.column(0).to_pylist(), live.column(1).to_pylist(), strict=True):
             error = SourceError(str(text))

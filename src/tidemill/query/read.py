@@ -67,7 +67,8 @@ class Limits:
     # space that they have in Parquet.) The rest is one task's result for Spark, which loses results of a
     # gigabyte.
     driver_memory: int = 128 << 20
-    # Retractions that `retraction_matches` looks for; with more, summing everything on Spark costs no more.
+    # Retractions that `retraction_matches` searches for; with more, consolidating everything on Spark is as
+    # cheap.
     retractions: int = 1_000_000
     # Rows that may be retracted, held and summed by the driver.
     found_bytes: int = 64 << 20

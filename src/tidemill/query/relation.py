@@ -63,7 +63,7 @@ class PreparedRelation:
 
     @property
     def repeats(self) -> bool:
-        """Whether one row may stand for several copies."""
+        """Whether one row may represent several copies."""
         return self.counted or any(part.max_diff > 1 for part in self.parts)
 
     @property

@@ -213,7 +213,7 @@ class ResultStream:
     # -- waves -----------------------------------------------------------------------------------------
 
     def _open_wave(self) -> bool:
-        """Make the next wave current and start the one behind it; False when all are read."""
+        """Make the next wave current and start the one after it. Returns False when all are read."""
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
             self._wave = ahead.result()

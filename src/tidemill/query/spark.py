@@ -138,7 +138,7 @@ class SparkHost:
         self._lock = threading.Lock()
         self._session: Any = None  # the SparkSession once it exists, before it is warm
         self._process: subprocess.Popen[bytes] | None = None
-        self._failure: TidemillError | None = None  # why there is no session; cleared by restart
+        self._failure: TidemillError | None = None  # the reason why there is no session; cleared by restart
         self._warm = False
         self._stopping = False
         self._awaited = threading.Event()  # a query waits for the session

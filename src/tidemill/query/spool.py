@@ -48,7 +48,8 @@ class Spool:
         self._blocks: Any = _block_manager(self._jvm, host.session.sparkContext)
         # The block that is served, until all of it was read.
         self._reading: Any = None
-        # Spark chooses by it how a block of another process is read: as it was written, that of byte arrays.
+        # Spark uses it to choose the serializer of a block of another process; the block was written as a
+        # byte array.
         self._batch = self._jvm.scala.reflect.ClassTag.apply(self._jvm.java.lang.Class.forName("[B"))
 
     def fill(self, context: Any, partitions: list[int]) -> Any:
@@ -97,7 +98,7 @@ class Spool:
             try:
                 self._blocks.releaseLock(block, self._jvm.scala.Option.empty())
             except Exception:
-                return  # read to its end all the same, or no block of this process
+                return  # read to its end; it is not a block of this process
 
     @contextmanager
     def _watched(self) -> Generator[None]:
@@ -151,8 +152,8 @@ def _too_much(folder: Path, rdd: int) -> TidemillError | None:
 
 
 def _block_manager(jvm: Any, context: Any) -> Any:
-    """By its field: py4j looks at all methods of a class before it calls one, and some of this one's name
-    classes that are not there."""
+    """Through its field: py4j inspects all methods of a class before a call, and some of this class reference
+    classes that do not exist."""
     field = jvm.java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("blockManager")
     field.setAccessible(True)
     return field.get(context._jsc.sc().env())

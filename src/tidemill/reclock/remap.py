@@ -83,8 +83,8 @@ class Remap:
         return binding
 
     def bindings(self, from_: int) -> list[Binding]:
-        """Those at or after `from_`, in order. What since has passed stands as one binding at since: ask for
-        no earlier time and expect to know which records belong to it."""
+        """The bindings at or after `from_`, in order. Bindings before since are merged into one binding at
+        since: for earlier times, the records of each time are no longer known."""
         found: list[Binding] = []
         frontier = self._start
         for time, increments in self.history():

@@ -31,7 +31,7 @@ def prefixes(column: pa.Array) -> pa.Array:
 
 
 def concatenated(parts: Sequence[pa.Array | pa.Scalar], null: bytes = b"") -> pa.Array:
-    """The values of all parts, row by row; `null` stands for nulls."""
+    """The values of all parts, row by row; `null` replaces nulls."""
     return pc.binary_join_element_wise(*parts, NOTHING, null_handling="replace", null_replacement=null)
 
 

@@ -22,8 +22,8 @@ MAX_CONNECTIONS = 5_000
 # So many more for the system's own role, who can see and end the others.
 RESERVED_CONNECTIONS = 3
 
-# Connections above the limit are kept only until they said what they want, because a CancelRequest must get
-# in when the server is full. More than this many at once are closed without a word.
+# Connections above the limit are kept until their first packet, because a CancelRequest must be accepted when
+# the server is full. More than this many at once are closed without an answer.
 CONNECTION_SLACK = 200
 
 # One message after the login. COPY data and bytea parameters come in one message; a client's libpq can buffer
@@ -61,8 +61,8 @@ SHUTDOWN_SECONDS = 5.0
 # Messages read ahead of the one that runs. Above, the socket is not read: TCP holds the client back.
 INBOX_BYTES = 1 * MB
 
-# What the transport holds for a client that reads slowly before we stop to produce. It is a copy of its own:
-# what waits behind it for a thousand subscribers is one for all.
+# Output that the transport holds for a slow client before production stops. This is a separate copy per
+# client; the data behind it is shared by all subscribers.
 OUTBOX_BYTES = 64 * KB
 
 # What the kernel takes of it at once: the rows of a subscription's second go there without a copy here. The

@@ -22,7 +22,7 @@ def check_address(address: Address, protocol: str, flag: str) -> None:
             with socket.socket(family, kind, number) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
-                    # As asyncio does: an address of each family is a socket of its own.
+                    # As in asyncio: the address of each family has a separate socket.
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 sock.bind(where)
     except OSError as e:

@@ -18,7 +18,7 @@ from tidemill.errors import TidemillError
 ALPN = "postgresql"
 
 # The hash of a certificate's signature, by the object identifier of its algorithm (DER): RSA and ECDSA with
-# SHA-256, -384, -512. RFC 5929 wants SHA-256 for older ones.
+# SHA-256, -384, -512. RFC 5929 requires SHA-256 for older ones.
 _HASHES = {
     bytes.fromhex("2a864886f70d01010b"): "sha256",
     bytes.fromhex("2a864886f70d01010c"): "sha384",

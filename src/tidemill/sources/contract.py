@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.cdcv2.messages import Progress
 from tidemill.errors import TidemillError
 from tidemill.sources.offsets import Offsets, PartitionKey
@@ -155,6 +156,13 @@ class OutputDefinition:
     stream: StreamSpec | None = None
     changes: bool = False
     place: str = ""
+
+    @property
+    def envelope(self) -> str:
+        """The envelope of the relation in the catalog, if the statement names none."""
+        if self.stream is not None:
+            return MATERIALIZE
+        return "none" if self.key is None else "upsert"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ RESERVED_FUNCTION_OR_TYPE = words(
     """
 )
 
-# Words that may name a column or table but not a function: they have grammar of their own when called.
+# Words that may name a column or table but not a function, because a call of them has special syntax.
 NOT_A_FUNCTION = words(
     """
     between bigint bit boolean char character coalesce dec decimal exists extract float greatest

@@ -25,7 +25,7 @@ from tidemill.subscribe.spec import OutputShape, SortItem, Spec
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.model import Column
 
-# Of the columns that a hint names: more are no help, and some relations have hundreds.
+# The maximum number of columns in a hint: some relations have hundreds.
 MAX_NAMED = 20
 # No relation has so many columns that a longer number is one's place.
 _MAX_DIGITS = 9

@@ -79,7 +79,7 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _batch(spec: Spec, times: np.ndarray, columns: list[pa.Array]) -> pa.RecordBatch:
-    """The rows: their times, that they are no progress rows, and `columns`."""
+    """The batch of rows: their times, that they are not progress rows, and `columns`."""
     head = [pa.array(times)]
     if spec.progress:
         head.append(pa.array(np.zeros(len(times), dtype=np.bool_)))

@@ -65,7 +65,7 @@ def number_lane(values: np.ndarray, *, descending: bool = False) -> Lane:
 def _with_nulls(
     column: pa.Array, lanes: Iterator[Lane], descending: bool, nulls_first: bool
 ) -> Iterator[Lane]:
-    """Nulls are first or last whatever the direction is; values under them are ignored."""
+    """Nulls are first or last, independent of the direction; values under them are ignored."""
     valid = valid_mask(column) if column.null_count else None
     if valid is not None:
         yield lambda rows: (valid[rows] == nulls_first).astype(np.uint64)

@@ -58,7 +58,7 @@ class Spec:
 
     @property
     def output_columns(self) -> tuple[Column, ...]:
-        """The columns of the rows. Names may repeat: a relation may have a column `mz_state` of its own."""
+        """The columns of the rows. Names may repeat: a relation may itself have a column `mz_state`."""
         head = [Column(TIME_COLUMN, MZ_TIMESTAMP, nullable=False)]
         if self.progress:
             head.append(Column(PROGRESSED_COLUMN, BOOL, nullable=False))

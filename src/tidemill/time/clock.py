@@ -18,11 +18,12 @@ class Clock(Protocol):
         ...
 
     def monotonic_us(self) -> int:
-        """Microseconds since some fixed point; never goes back."""
+        """Microseconds since a fixed point; never goes back."""
         ...
 
 
-# Counts the time a suspended machine sleeps, so that waking up is no jump of the wall clock. Linux only.
+# Includes the time for which the machine was suspended, so that waking up is not a jump of the wall clock.
+# Linux only.
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 

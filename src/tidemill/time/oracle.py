@@ -55,8 +55,8 @@ class LeaseStore(Protocol):
         ...
 
     def extend(self, until: int) -> None:
-        """Lease the times before `until`; durable before it returns. Raises `LeaseLost` when that is no
-        longer ours to do; any other error may be tried again."""
+        """Lease the times before `until`, durably before it returns. Raises `LeaseLost` if another process
+        holds the environment; after any other error, the caller may retry."""
         ...
 
 
@@ -100,7 +100,7 @@ class Oracle:
     # -- handing out -----------------------------------------------------------------------------------------
 
     def write_ts(self) -> int:
-        """A time for a write; the caller must `complete` it, whatever becomes of the write."""
+        """A time for a write. The caller must `complete` it, whether the write succeeds or not."""
         while True:
             with self._cond:
                 self._check()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-# Below: the beginning of a history without times (0), or a number that is no moment of anyone's.
+# Smaller numbers are the beginning of a history without times (0), or not a point in time.
 EARLIEST_SHOWN = 10**12
 # A year with five digits: not shown as a date.
 _LATEST_SHOWN = 253_402_300_799_999
@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def show_time(ts: int, timeline: str | None = None) -> str:
-    """`1795011172000 (2026-11-18 10:12:52+00)`; the number alone where it is no moment, or is a time of
+    """`1795011172000 (2026-11-18 10:12:52+00)`; only the number if it is not a point in time, or is a time of
     another timeline."""
     if timeline is not None or not EARLIEST_SHOWN <= ts <= _LATEST_SHOWN:
         return str(ts)

@@ -149,7 +149,7 @@ class ViewMachine:
             self._write_first(at)
         except BaseException:
             if self.hydrated:
-                self._holds = holds  # it is durable all the same
+                self._holds = holds  # it is durable in any case
             else:
                 _release(holds)
             raise

@@ -30,7 +30,7 @@ from tidemill.subscribe.follower import Follower
 from tidemill.types.model import Column
 from tidemill.types.names import physical_names
 
-# Times of day are in UTC; there is no user, database or setting.
+# Times of day are in UTC; user, database and settings do not exist.
 VIEW_SESSION = SessionInfo()
 
 

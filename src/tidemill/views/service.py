@@ -68,8 +68,8 @@ class Views(Stepper[_View]):
         self._bind = bind
         self._on_moved = on_moved
         self._on_lost = on_lost
-        # Who is woken when a shard moves: of thousands of views only these are looked at. Those that have no
-        # rows yet are woken by every move.
+        # The views to wake when a shard moves, so that only these of thousands are checked. Views without
+        # rows are woken by every move.
         self._readers: dict[str, set[ItemId]] = {}
         self._without_rows: set[ItemId] = set()
         catalog.on_change(lambda _, new: self._follow(new))
@@ -226,8 +226,8 @@ def _state(machine: ViewMachine) -> RunState:
 
 
 def _status(report: Report, machine: ViewMachine | None) -> RunStatus:
-    """A view that goes on and holds an error is FAILED. The machine knows before the step has ended, so those
-    who have read the error see this too."""
+    """A view that continues and holds an error is FAILED. The machine's state is used before the step has
+    ended, so that readers of the error see this status, too."""
     status = report.status
     if machine is None or status.state is not RunState.RUNNING:
         return status

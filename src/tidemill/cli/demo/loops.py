@@ -31,7 +31,8 @@ from tidemill.cli.demo.screen import DemoState, Health
 from tidemill.cli.demo.server import Server
 from tidemill.client import Changes, LiveTable, connect
 
-# Between two rounds of reads, and between two looks at how the source is: the processor is also the ticks'.
+# Pauses between two rounds of reads, and between two queries of the source's status, because ticks use the
+# same processor.
 PAUSE, HEALTH_PAUSE = 0.2, 1.0
 # Times of the past that may be read again, and how long after; the server keeps an hour.
 PINS, PIN_SECONDS = 1000, 2700.0
@@ -61,7 +62,7 @@ def read_loop(server: Server, state: DemoState, stop: threading.Event, limit: in
         state.lots = () if lots is None else lots.shown
         cut = cut_of(connection.query(CUT))
         connection.query("COMMIT")
-        if not state.waiting:  # for Spark's start, or the source's: that is no read's time
+        if not state.waiting:  # for the start of Spark or of the source, which is not part of a read's time
             state.reads_ms.append((time.perf_counter() - begun) * 1e3)
         state.waiting = ""
         must_hold(cut, lots)
@@ -71,7 +72,7 @@ def read_loop(server: Server, state: DemoState, stop: threading.Event, limit: in
         state.reads += 1
         pins = [p for p in pins if cut.time - p.time < PIN_SECONDS * 1000][-PINS:]
         held = state.followed
-        # In turns: a time of the past, and the time at which the subscription stands.
+        # Alternately: a past time, and the time that the subscription has reached.
         if held is not None and held.time != matched and state.past_checks > state.live_checks:
             rows = connection.query(f"{CUT} AS OF {held.time}")
             must_match(held, cut_of(rows) if rows else Cut(held.time, {}))  # none: before the first event

@@ -125,7 +125,7 @@ def cut_of(rows: Sequence[Sequence[Any]]) -> Cut:
 
 
 def lots_of(rows: Sequence[Sequence[Any]]) -> Lots | None:
-    """The answer to `LOTS`; None when there is no auction yet."""
+    """The result of `LOTS`; None if there is no auction yet."""
     if not rows:
         return None
     shown: list[AuctionLot] = []
@@ -154,7 +154,7 @@ class FollowedBids:
 def followed_of(rows: pl.DataFrame, time: int) -> FollowedBids:
     """From the rows of a live table over `FOLLOWED`."""
     ids, auctions, amounts = (rows[name].cast(pl.Int64).to_numpy() for name in ("id", "auction_id", "amount"))
-    # As `CUT` has it.
+    # The same formula as in `CUT`.
     checks = (ids * 7919 + auctions * 104729 + amounts) % 1000003
     sums = (int(column.sum()) for column in (ids * ids, amounts, checks))
     facts = DemoFacts(len(rows), int(ids.max(initial=0)), *sums)
@@ -212,7 +212,7 @@ def must_follow(before: Cut, after: Cut) -> None:
 
 
 def must_be_same(then: Cut | Lots | None, again: Cut | Lots | None) -> None:
-    """Raises Violation unless a time of the past, read again, is as it was."""
+    """Raises Violation unless a past time reads as before."""
     if then != again:
         raise Violation(f"the past changed: it was {then}, and is {again}")
 

@@ -109,7 +109,7 @@ def lots_table(state: DemoState, width: int) -> Table:
 
 
 def lines(state: DemoState, sql_port: int) -> list[str]:
-    """What stands below the auctions."""
+    """The lines below the auctions."""
     found: list[str] = []
     cut, health = state.cut, state.health
     if cut is not None:
@@ -149,7 +149,7 @@ def lines(state: DemoState, sql_port: int) -> list[str]:
 
 
 def plain(state: DemoState) -> str:
-    """One line, for where there is no terminal."""
+    """One line, for output that is not a terminal."""
     cut, health = state.cut, state.health
     shown = [f"{time.monotonic() - state.begun:5.1f} s", health.status]
     if health.error:

@@ -48,7 +48,7 @@ from tidemill.types.model import (
     record,
 )
 
-# The column of a schema that is no record.
+# The column of a schema that is not a record.
 VALUE_COLUMN = "data"
 
 _PRIMITIVES = {
@@ -77,7 +77,7 @@ _SEMANTICS = {
 
 
 def columns_of(schema: Schema) -> tuple[Column, ...]:
-    """The columns of a message; raises SchemaError for what cannot be a column."""
+    """The columns of a message. Raises SchemaError for types without a column form."""
     if isinstance(schema, Record) and schema.semantic is None:
         return record_columns(schema)
     return (Column(VALUE_COLUMN, sql_type(schema), is_nullable(schema)),)
@@ -144,7 +144,8 @@ def _decimal(semantic: Semantic, path: Sequence[str]) -> SqlType:
 
 
 def _union(schema: Union, path: Sequence[str]) -> SqlType:
-    """One branch with values: its type. Several: a record with a field for each, of which one is not null."""
+    """One branch with values: its type. Several: a record with a field for each, exactly one of which is not
+    null."""
     branches = values_of(schema)
     if not branches:
         return _PRIMITIVES["null"]
@@ -157,7 +158,7 @@ def _union(schema: Union, path: Sequence[str]) -> SqlType:
 
 
 def branch_fields(branches: Sequence[Schema]) -> list[str]:
-    """The name of each branch: without its namespace, unless two would be the same."""
+    """The name of each branch: without its namespace, unless two names would be equal."""
     full = [branch_name(branch) for branch in branches]
     short = [name.rpartition(".")[2] for name in full]
     return [s if short.count(s) == 1 else f for s, f in zip(short, full, strict=True)]

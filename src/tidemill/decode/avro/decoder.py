@@ -26,7 +26,7 @@ from tidemill.types.columns import valid_mask
 from tidemill.types.model import Column
 
 PREFIX = "avro deserialization error: "
-# A zero byte, then the schema's number, big-endian.
+# A zero byte, then the schema's id, big-endian.
 FRAME_BYTES = 5
 MAGIC = 0
 
@@ -35,13 +35,13 @@ class WriterSchemas(Protocol):
     """Source of the schemas of framed messages."""
 
     def schema_text(self, schema_id: int) -> str:
-        """The schema's JSON, references inlined. Raises what stalls the source."""
+        """The schema's JSON, references inlined. Raises errors that stall the source."""
         ...
 
 
 class AvroDecoder:
-    """`framed` messages carry their schema's number. Without `writers` all are written with the reader's
-    schema, whatever their number."""
+    """`framed` messages contain the id of their schema. Without `writers` all are written with the reader's
+    schema, and the id is ignored."""
 
     def __init__(self, schema: str, *, framed: bool, writers: WriterSchemas | None = None) -> None:
         self._reader = parse_schema(schema)
@@ -49,7 +49,7 @@ class AvroDecoder:
         self._types = [arrow_type(column.type) for column in self.columns]
         self._framed = framed
         self._writers = writers
-        # By the writer's number (None: the reader's own): a plan, or why there is none.
+        # By the writer's id (None: the reader's schema): a plan, or the error.
         self._plans: dict[int | None, ReadNode | str] = {}
 
     def decode(self, messages: pa.Array) -> Decoded:
@@ -69,7 +69,7 @@ class AvroDecoder:
         return gathered.decoded()
 
     def _unframed(self, cursor: MessageCursor, rows: np.ndarray, gathered: Gathered) -> np.ndarray:
-        """The messages with a sound frame; the cursor stands behind it."""
+        """The messages with a valid frame; advances the cursor past the frame."""
         length = (cursor.end - cursor.pos)[rows]
         magic = cursor.bytes.octets[cursor.pos[rows]]
         sound = (length >= FRAME_BYTES) & (magic == MAGIC)

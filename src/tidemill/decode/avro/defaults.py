@@ -22,7 +22,8 @@ from tidemill.types.names import physical_names_of
 
 
 def default_value(schema: Schema, default: Any) -> Any:
-    """The value that `default` is, as Arrow takes it; raises Unreadable if it is none of the type."""
+    """The value of `default` in the form that Arrow accepts. Raises Unreadable if it does not match the
+    type."""
     match schema:
         case Primitive():
             return _primitive(schema, default)
@@ -64,7 +65,7 @@ def _primitive(schema: Primitive, default: Any) -> Any:
 
 
 def _bytes(default: str) -> bytes:
-    """Each character is the byte of its number."""
+    """Each character is the byte with its code."""
     try:
         return default.encode("latin-1")
     except UnicodeEncodeError:
@@ -89,7 +90,7 @@ def _record(schema: Record, default: dict[str, Any]) -> dict[str, Any]:
 
 
 def _union(schema: Union, default: Any) -> Any:
-    """A default is one of the first branch, as Avro has it; the first that it fits, to be kind."""
+    """Avro requires a default of the first branch; this accepts the first branch that it matches."""
     values = values_of(schema)
     for branch in schema.branches:
         try:

@@ -20,8 +20,8 @@ from tidemill.decode.numbers import (
 )
 from tidemill.types.model import UUID
 
-# What a number counts, and its unit: within a family the unit of the writer is converted to that of the
-# reader.
+# The quantity of a number, and its unit. The writer's unit is converted to the reader's for the same
+# quantity.
 _TIMES = {
     "date": ("date", "days"),
     "time-millis": ("time", "millis"),
@@ -35,7 +35,7 @@ _TIMES = {
 
 
 def whole_form(writer: Primitive, reader: Primitive) -> Whole:
-    """Of an int or long that is read as an int, long, float or double."""
+    """For an int or long that is read as an int, long, float or double."""
     low, high = (INT.low, INT.high) if writer.kind == "int" else (LONG.low, LONG.high)
     if reader.kind in ("float", "double"):
         real = SINGLE if reader.kind == "float" else DOUBLE
@@ -57,7 +57,7 @@ def whole_form(writer: Primitive, reader: Primitive) -> Whole:
 
 
 def bytes_form(reader: Primitive | AvroFixed) -> ByteForm:
-    """Of a string, bytes or fixed."""
+    """For a string, bytes or fixed."""
     semantic = reader.semantic
     if semantic is None:
         return Text() if isinstance(reader, Primitive) and reader.kind == "string" else Raw()

@@ -15,11 +15,11 @@ from tidemill.decode.cursor import MessageCursor, zigzag
 # Items that may take no bytes (nulls, empty records) are not limited by the message's length. Real messages
 # have few.
 MAX_EMPTY_ITEMS = 1000
-# A wave is the next item of each message that has one. It costs some 30 us for each value in an item, however
-# few messages take part: after so many waves, messages that have become so few are read one by one.
+# A wave is the next item of each message that has one. It costs about 30 us for each value in an item, even
+# for few messages. After this many waves, if this few messages remain, they are read one by one.
 FREE_WAVES = 16
 NARROW_WAVE = 64
-# Numbers of one message that are read at once: bounds the intermediate columns to some 100 MB.
+# Numbers of one message that are read together: limits the intermediate columns to about 100 MB.
 RUN_ITEMS = 1_000_000
 _MAX_VARINT_BYTES = 10
 
@@ -27,7 +27,7 @@ _Parts = list[tuple[np.ndarray, pa.Array]]
 
 
 def read_items(cursor: MessageCursor, item: ReadNode, *, keep: bool = True) -> tuple[np.ndarray, _Parts]:
-    """How many items each message has, and the items in parts: (rows of the cursor, their next items)."""
+    """The number of items of each message, and the items in parts: (rows of the cursor, their next items)."""
     counts = np.zeros(len(cursor), dtype=np.int64)
     parts: _Parts = []
     active = np.arange(len(cursor))
@@ -53,7 +53,7 @@ def read_items(cursor: MessageCursor, item: ReadNode, *, keep: bool = True) -> t
 
 
 def _block(part: MessageCursor, item: ReadNode, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of items of the next block, 0 behind the last; and where it says that it ends, or -1."""
+    """The number of items of the next block, 0 after the last; and its stated end, or -1."""
     count = zigzag(part.small_varints())
     ends = np.full(len(part), -1, dtype=np.int64)
     sized = np.flatnonzero(count < 0)
@@ -121,7 +121,7 @@ def _waves(
 
 
 def _run(cursor: MessageCursor, item: ReadNode, row: int, count: int, parts: _Parts) -> int:
-    """The next `count` numbers of one message: they end where bytes are below 128. How many there were."""
+    """The next `count` numbers of one message, which end at bytes below 128. Returns how many exist."""
     pos, end = int(cursor.pos[row]), int(cursor.end[row])
     done = 0
     while done < count:

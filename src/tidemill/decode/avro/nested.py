@@ -19,8 +19,9 @@ from tidemill.types.nested import map_array
 
 
 class RecordNode(ReadNode):
-    """Fields in the writer's order. A step is (node, place among the reader's fields, name); without a place
-    the reader has no such field. `absent` are the reader's fields that the writer has not."""
+    """Fields in the writer's order. A step is (node, position among the reader's fields, name); without a
+    position the reader does not have the field. `absent` are the reader's fields that the writer does not
+    have."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class RecordNode(ReadNode):
         self.size = None if None in sizes else sum(size or 0 for size in sizes)
 
     def fields(self, cursor: MessageCursor) -> list[pa.Array]:
-        """The reader's fields, in their order."""
+        """The reader's fields, in order."""
         columns: dict[int, pa.Array] = {}
         for node, place, _ in self._steps:
             if place is None:
@@ -55,7 +56,7 @@ class RecordNode(ReadNode):
             node.skip(cursor)
 
     def values(self, reader: MessageReader) -> list[Any]:
-        """As `fields`, of one message."""
+        """Like `fields`, for one message."""
         found: dict[int, Any] = {}
         for node, place, name in self._steps:
             try:
@@ -74,13 +75,13 @@ class RecordNode(ReadNode):
 
 
 class UnionNode(ReadNode):
-    """The number of a branch, then its value; all branches give the same type."""
+    """The number of a branch, then its value. All branches return the same type."""
 
     def __init__(self, type_: pa.DataType, branches: Sequence[ReadNode]) -> None:
         self.type = type_
         self._branches = branches
         self.least = 1 + min(node.least for node in branches)
-        # Of a value that may be null: the branch that is no null.
+        # For a nullable value: the branch that is not null.
         self._value: int | None = None
         if len(branches) == 2 and any(isinstance(node, Nothing) for node in branches):
             value = 1 if isinstance(branches[0], Nothing) else 0
@@ -134,7 +135,7 @@ class UnionNode(ReadNode):
 
 
 class BranchNode(ReadNode):
-    """A value of one branch of a union that is a record: the other fields are null."""
+    """A value of one branch of a union that becomes a record: the other fields are null."""
 
     def __init__(self, type_: pa.DataType, place: int, node: ReadNode) -> None:
         self.type = type_
@@ -204,7 +205,7 @@ class _Entry(ReadNode):
 
 
 class MapNode(ReadNode):
-    """Of several equal keys the last counts; a message that has them is left to the reader."""
+    """Of equal keys the last counts; a message with duplicates is left to the slow reader."""
 
     least = 1
 
@@ -218,7 +219,7 @@ class MapNode(ReadNode):
         keys, values = entries.field(0), entries.field(1)
         cursor.doubt[repeated_keys(keys, counts)] = True
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        if keys.null_count:  # no text, and so doubted
+        if keys.null_count:  # not text, and therefore doubted
             keys = keys.fill_null("")
         return map_array(keys, values, offsets, np.ones(len(cursor), dtype=np.bool_), self.type)
 

@@ -26,11 +26,11 @@ from tidemill.types.model import BOOL
 class ReadNode(ABC):
     # The storage type of the result.
     type: pa.DataType
-    # The fewest bytes that a value takes: bounds the number of items that a message can have.
+    # The minimum size of a value, which limits the number of items of a message.
     least: int
-    # The bytes that a value takes, if all take the same.
+    # The size of a value, if all have the same.
     size: int | None = None
-    # Whether a value is one number of 7 bits a byte, and nothing else.
+    # Whether a value is a single number with 7 bits per byte.
     is_varint: bool = False
 
     @abstractmethod
@@ -40,8 +40,8 @@ class ReadNode(ABC):
     def one(self, reader: MessageReader) -> Any: ...
 
     def skip(self, cursor: MessageCursor) -> None:
-        """Go over the values of a field that the reader has not. Plans for that (`resolve.skipping`) check
-        nothing but the structure, in both ways of reading."""
+        """Skip the values of a field that the reader does not have. Plans for this (`resolve.skipping`) check
+        only the structure, in both ways of reading."""
         self.read(cursor)
 
 
@@ -113,7 +113,7 @@ class Boolean(Leaf):
 
 
 class Delimited(Leaf):
-    """Bytes behind their length."""
+    """Bytes preceded by their length."""
 
     least = 1
 
@@ -133,7 +133,7 @@ class Delimited(Leaf):
 
 
 class FixedBytes(Leaf):
-    """Bytes of a known number."""
+    """A fixed number of bytes."""
 
     def __init__(self, size: int, form: ByteForm) -> None:
         self.type = arrow_type(form.type)
@@ -153,7 +153,8 @@ class FixedBytes(Leaf):
 
 
 class Symbol(Leaf):
-    """The number of a symbol. `symbols` are the reader's, in the writer's order: None where it has none."""
+    """The number of a symbol. `symbols` are the reader's, in the writer's order; None for one that the reader
+    does not have."""
 
     type = pa.string()
     least = 1
@@ -188,7 +189,7 @@ class Symbol(Leaf):
 
 
 class Nothing(Leaf):
-    """NULL, which takes no bytes."""
+    """NULL, which has no bytes."""
 
     least = 0
     size = 0
@@ -204,7 +205,7 @@ class Nothing(Leaf):
 
 
 class ConstantNode(ReadNode):
-    """A default: the same value for all, and no bytes."""
+    """A default: the same value for all messages, without bytes."""
 
     least = 0
     size = 0
@@ -222,7 +223,7 @@ class ConstantNode(ReadNode):
 
 
 class SchemaRefused(ReadNode):
-    """A type that the writer may write and the reader's schema cannot represent: an error where it occurs."""
+    """A type that the writer may write and the reader's schema cannot represent: an error for each value."""
 
     least = 0
 

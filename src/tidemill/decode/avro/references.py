@@ -12,8 +12,8 @@ _DECLARED = ("record", "error", "enum", "fixed")
 
 
 def inlined(text: str, references: Mapping[str, str]) -> str:
-    """The schema in `text` with each type of `references` (texts of schemas, by any name) declared where it
-    is first used."""
+    """The schema in `text`, in which each type of `references` (texts of schemas, by any name) is declared at
+    its first use."""
     declared: dict[str, dict[str, Any]] = {}
     try:
         for schema in references.values():
@@ -46,7 +46,7 @@ def _collect(tree: Any, namespace: str, declared: dict[str, dict[str, Any]]) -> 
 class _Inliner:
     def __init__(self, declared: Mapping[str, dict[str, Any]]) -> None:
         self._declared = declared
-        # Full names of the types that the result declares so far.
+        # Full names of the types that the result has declared so far.
         self._written: set[str] = set()
 
     def schema(self, tree: Any, namespace: str, depth: int) -> Any:

@@ -67,7 +67,7 @@ class Incompatible(Exception):
 
 
 def resolve(writer: Schema, reader: Schema) -> ReadNode:
-    """The plan that reads what `writer` wrote as `reader`."""
+    """The plan that reads data of `writer` as `reader`."""
     if isinstance(writer, Union):
         return _from_union(writer, reader)
     if isinstance(reader, Union):
@@ -120,7 +120,7 @@ def _called(schema: Schema) -> str:
 
 
 def _same(writer: Schema, reader: Schema) -> ReadNode:
-    """Neither is a union."""
+    """For types that are not unions."""
     node: ReadNode | None = None
     match writer, reader:
         case Recursive(), _:
@@ -170,8 +170,7 @@ def _record(writer: Record, reader: Record) -> ReadNode:
 
 
 def _places(writer: Record, reader: Record) -> dict[str, int]:
-    """Which of the reader's fields each of the writer's is: the one of its name, else one that was called
-    so."""
+    """The reader's field for each of the writer's: the field with this name, else the one with this alias."""
     names = {f.name for f in writer.fields}
     places = {f.name: i for i, f in enumerate(reader.fields) if f.name in names}
     for i, field in enumerate(reader.fields):
@@ -191,7 +190,7 @@ def _default(field: Field) -> ReadNode:
         raise Incompatible(str(error)).within(field.name) from None
 
 
-# What each of the writer's types can be read as.
+# The types as which each of the writer's types can be read.
 _PROMOTIONS = {
     "null": ("null",),
     "boolean": ("boolean",),
@@ -223,7 +222,7 @@ def _primitive(writer: Primitive, reader: Primitive) -> ReadNode | None:
 
 
 def _check_scale(writer: Semantic | None, reader: Semantic | None) -> None:
-    """The digits say nothing without their scale."""
+    """The digits are meaningless without their scale."""
     scales = [s.scale for s in (writer, reader) if s is not None and s.name == "decimal"]
     if len(set(scales)) > 1:
         raise Incompatible(f"a decimal of scale {scales[0]} cannot be read as one of scale {scales[1]}")

@@ -17,25 +17,25 @@ from typing import Any, cast
 from tidemill.decode.debezium.logical_types import LOGICAL_TYPES, VARIABLE_DECIMAL
 from tidemill.errors import TidemillError
 
-# A schema's text. Registries take larger ones; what is read with it would have more columns than a table may.
+# The size of a schema's text. Registries accept larger ones, but their result would have more columns than a
+# table may have.
 MAX_SCHEMA_BYTES = 4 << 20
-# Types within types. Each level is a level of Python's stack in the decoder, a few frames deep.
+# Nested types. Each level is a level of Python's stack in the decoder, with a few frames.
 MAX_DEPTH = 64
-# Types in the tree, each use of a name counted: names can be used so that the tree is exponential in the
-# text.
+# Types in the tree, counting each use of a name: with names, the tree can be exponential in the text.
 MAX_TYPES = 20_000
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
 
 class SchemaError(TidemillError):
-    """The schema is not one of Avro's, or cannot be columns. The text names the place in it."""
+    """The text is not an Avro schema, or cannot become columns. The error names the position in it."""
 
     sqlstate = "22023"
 
 
 class _Missing:
-    """No default: null is one."""
+    """No default. (A null is a default.)"""
 
 
 MISSING = _Missing()
@@ -43,8 +43,8 @@ MISSING = _Missing()
 
 @dataclass(frozen=True, slots=True)
 class Semantic:
-    """What a value means beyond its Avro type: a logical type's name (`decimal`, `date`, ...) or one that
-    Debezium gives (`io.debezium...`)."""
+    """The meaning of a value beyond its Avro type: the name of a logical type (`decimal`, `date`, ...) or of
+    a Debezium type (`io.debezium...`)."""
 
     name: str
     precision: int = 0
@@ -59,7 +59,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What fixed, enums and records share: the full name, and the names they had before."""
+    """The common part of fixed, enums and records: the full name, and the aliases."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ def namespace_of(name: str) -> str:
 
 
 def place(path: Sequence[str]) -> str:
-    """Where in the schema, for an error."""
+    """The position in the schema, for an error."""
     return f'field "{".".join(path)}"' if path else "the top of the schema"
 
 
@@ -155,7 +155,7 @@ class _Parser:
     known: dict[str, Schema] = field(default_factory=dict[str, Schema])
     # Names of the types that are being read, the outermost first.
     open: list[str] = field(default_factory=list[str])
-    # How many types each known name stands for, so that its uses are counted without walking them.
+    # The number of types in each known name, so that its uses are counted without a walk.
     weights: dict[str, int] = field(default_factory=dict[str, int])
     types: int = 0
 
@@ -273,7 +273,7 @@ class _Parser:
             here = (*path, name)
             if any(name == f.name for f in fields):
                 raise SchemaError(f"Avro schema has {place(here)} twice")
-            # A logical type beside the field's own "type" means nothing to Avro; the inner one counts.
+            # A logical type next to the field's own "type" has no meaning in Avro; the inner one counts.
             inner = self.parse(declaration["type"], namespace, here, depth + 1)
             aliases = _strings(declaration, "aliases", here)
             fields.append(Field(name, inner, declaration.get("default", MISSING), aliases))
@@ -284,7 +284,7 @@ _COMPLEX = ("record", "error", "enum", "array", "map", "fixed")
 
 
 def branch_name(schema: Schema) -> str:
-    """What Avro calls a branch of a union."""
+    """Avro's name of a branch of a union."""
     if isinstance(schema, Primitive):
         return schema.kind
     if isinstance(schema, Named | Recursive):
@@ -299,7 +299,7 @@ def _strings(tree: Mapping[str, Any], key: str, path: Sequence[str]) -> tuple[st
     return tuple(cast("list[str]", found))
 
 
-# Logical types by the type they stand on; as Avro says, one that stands on another type counts for nothing.
+# Logical types by their underlying type. On another type they are ignored, as Avro specifies.
 _LOGICAL = {
     "date": "int",
     "time-millis": "int",
@@ -343,7 +343,7 @@ def _decimal(tree: Mapping[str, Any], size: int | None) -> Semantic | None:
 
 
 def _digits(size: int) -> int:
-    """How many decimal digits a signed number of so many bytes always has room for."""
+    """The number of decimal digits that a signed number of this many bytes can always hold."""
     return 0 if size == 0 else math.floor((8 * size - 1) * math.log10(2))
 
 

@@ -1,6 +1,6 @@
 """Plan nodes that skip fields which only the writer has.
 
-They check nothing but the structure, so both ways of reading agree on every message, whatever its bytes.
+They check only the structure, so both ways of reading agree on every message, even an invalid one.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ TRUNCATE = "t"
 # A text that clients match.
 MISSING_AFTER = "'after' column missing from debezium input"
 
-# Elements of arrays whose placeholder is spelt out.
+# Elements of an array that contains the letters of the placeholder.
 _SPELT_OUT = (Kind.INT4, Kind.INT8, Kind.DATE)
 
 
 class AvroChanges:
-    """Values as records that have `after`, and perhaps `op`; the layout has seen to it."""
+    """Values as records with `after` and optionally `op`, as the layout has checked."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -54,7 +54,7 @@ class AvroChanges:
 
 
 def placeholders(columns: list[pa.Array], types: list[SqlType]) -> dict[int, np.ndarray] | None:
-    """Which rows hold a placeholder, per column that has any."""
+    """The rows with a placeholder, for each column that has any."""
     marks: dict[int, np.ndarray] = {}
     for at, (column, of) in enumerate(zip(columns, types, strict=True)):
         mark = _marked(column, of)
@@ -90,7 +90,7 @@ def _marked_lists(column: pa.Array, of: SqlType) -> np.ndarray | None:
 
 
 def _single(offsets: np.ndarray, inner: np.ndarray) -> np.ndarray:
-    """Which lists have one element, which is marked."""
+    """The lists with exactly one element, which is marked."""
     mark = np.zeros(len(offsets) - 1, np.bool_)
     if inner.any():
         single = np.flatnonzero(np.diff(offsets) == 1)
@@ -99,7 +99,7 @@ def _single(offsets: np.ndarray, inner: np.ndarray) -> np.ndarray:
 
 
 def _spelt_out(offsets: np.ndarray, elements: pa.Array) -> np.ndarray:
-    """Which lists of numbers or dates have the letters of the placeholder for their elements."""
+    """The lists of numbers or dates whose elements are the letters of the placeholder."""
     mark = np.zeros(len(offsets) - 1, np.bool_)
     likely = np.flatnonzero(np.diff(offsets) == len(NUMBERS))
     if likely.size:

@@ -46,7 +46,7 @@ _MILLI_INFINITIES = {number // 1000: end for number, end in _MICRO_INFINITIES.it
 
 
 def infinities(unit: str) -> Mapping[int, int]:
-    """The numbers that stand for PostgreSQL's infinite timestamps, in `millis` or `micros`."""
+    """The numbers that represent PostgreSQL's infinite timestamps, in `millis` or `micros`."""
     return _MILLI_INFINITIES if unit == "millis" else _MICRO_INFINITIES
 
 
@@ -74,15 +74,15 @@ class JsonText:
         return found
 
 
-# At UTC, with years of four digits: what Arrow reads as PostgreSQL does.
+# In UTC, with four-digit years: Arrow reads these like PostgreSQL.
 _REGULAR = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
-# Years before the first and after 9999, as Java writes them: 0 is 1 BC.
+# Years before 1 and after 9999, in Java's form: 0 is 1 BC.
 _FAR = re.compile(r"([+-]\d{4,9}|0000)-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class ZonedText:
-    """ISO 8601 at UTC."""
+    """ISO 8601 in UTC."""
 
     type: SqlType = TIMESTAMPTZ
 
@@ -124,16 +124,16 @@ def _far_micros(text: str, found: re.Match[str]) -> int:
     return micros
 
 
-# Made for each field: what learns, learns what its own field is like.
+# Created for each field, because it adapts to the values of its field.
 TEXT_FORMS: dict[str, Callable[[], ByteForm]] = {
     "io.debezium.time.ZonedTimestamp": ZonedText,
     "io.debezium.data.Uuid": UuidText,
     "io.debezium.data.Json": JsonText,
 }
 
-# 15 bytes are below 38 digits.
+# 15 bytes have fewer than 38 digits.
 _SAFE_BYTES = 15
-# More digits and larger scales are not looked at: whatever they say does not fit.
+# More digits and larger scales are not examined, because they do not fit.
 MAX_DIGITS = 4000
 _ROUNDING = Context(prec=2 * MAX_DIGITS, rounding=ROUND_HALF_UP)
 
@@ -156,7 +156,7 @@ class VariableDecimalNode(Leaf):
             exact = decimals(low[rows], high[rows], None, pa.decimal128(NUMERIC_PRECISION, each))
             try:
                 parts.append((rows, exact.cast(self.type)))
-            except pa.ArrowInvalid:  # one has too many digits before the point
+            except pa.ArrowInvalid:  # a number has too many digits before the point
                 odd[rows] = True
         cursor.suspect(odd, live)
         return merge(len(cursor), parts, self.type)

@@ -20,7 +20,7 @@ from tidemill.decode.record_values import RecordValues
 from tidemill.types.columns import spans
 from tidemill.types.kernels import pc
 
-# Numbers stay as they are spelt: they are compared, and may have more digits than Python converts.
+# Numbers keep their text: they are compared, and may have more digits than Python converts.
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
 _NAMES = {name: re.compile(rf'"{name}"\s*:\s*') for name in ("before", "after", "payload")}
 
@@ -65,7 +65,7 @@ class NotAChange(ValueError):
 
 
 def complaint(decoder: Decoder, value: bytes, error: ValueError | RecursionError) -> str:
-    """Why a message is not a change. The decoder reports invalid JSON, as in any other source."""
+    """The reason why a message is not a change. The decoder reports invalid JSON, as in any other source."""
     if isinstance(error, NotAChange):
         return str(error)
     said = decoder.decode(pa.array([value], pa.binary())).errors
@@ -73,7 +73,7 @@ def complaint(decoder: Decoder, value: bytes, error: ValueError | RecursionError
 
 
 def suspects(values: pa.Array) -> np.ndarray:
-    """Which messages may hold a placeholder: most have none, and are not looked into."""
+    """The messages that may contain a placeholder. Most do not, and are not examined further."""
     found = np.zeros(len(values), np.bool_)
     offsets, data = spans(values)
     # All at once: nearly always there is none in the whole batch.
@@ -86,7 +86,7 @@ def suspects(values: pa.Array) -> np.ndarray:
 
 
 def _change(text: str) -> tuple[str | None, bool]:
-    """The text of `after`, None where that is null; and whether the change is a truncate."""
+    """The text of `after`, None if it is null; and whether the change is a truncate."""
     change = _DECODER.decode(text)
     if is_wrapped(change):
         change = change["payload"]
@@ -104,20 +104,20 @@ def is_wrapped(value: Any) -> bool:
 
 
 def text_of(text: str, name: str, value: Any) -> str:
-    """How the value of a member is spelt in the text. A member of that name deeper inside is passed over, but
-    for one that has the very same value."""
+    """The text of a member's value. Nested members of the same name are skipped, unless their value is
+    equal."""
     for found in _NAMES[name].finditer(text):
         try:
             same, end = _DECODER.raw_decode(text, found.end())
         except ValueError:
-            continue  # it stands within a text
+            continue  # it is inside a text
         if same == value:
             return text[found.end() : end]
     raise ValueError("a member's name is written with escapes")
 
 
 def bare_keys(keys: pa.Array) -> pa.Array:
-    """Keys without Kafka Connect's schema around them; the same array where none has it."""
+    """Keys without the envelope of Kafka Connect's schema. Returns the same array if no key has one."""
     wrapped = pc.fill_null(pc.starts_with(keys, '{"schema":'), False)
     if not wrapped.true_count:
         return keys
@@ -130,4 +130,4 @@ def _bare(key: bytes) -> bytes:
         value = _DECODER.decode(text)
         return text_of(text, "payload", value["payload"]).encode() if is_wrapped(value) else key
     except (ValueError, RecursionError):
-        return key  # the decoder says what is wrong with it
+        return key  # the decoder reports the error

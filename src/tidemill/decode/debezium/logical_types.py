@@ -13,7 +13,7 @@ from tidemill.types.model import DATE, JSONB, TIME, TIMESTAMP, TIMESTAMPTZ, UUID
 
 @dataclass(frozen=True, slots=True)
 class LogicalType:
-    """`base` is the underlying Avro type; on another one the name has no meaning. `counts`: the unit of a
+    """`base` is the underlying Avro type; on other types the name has no meaning. `counts`: the unit of a
     number."""
 
     base: str
@@ -31,5 +31,5 @@ LOGICAL_TYPES = {
     "io.debezium.data.Uuid": LogicalType("string", UUID),
     "io.debezium.data.Json": LogicalType("string", JSONB),
 }
-# A record of a scale and of digits: numeric without precision.
+# A record of scale and digits: numeric without precision.
 VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"

@@ -14,9 +14,9 @@ Wanted: TypeAlias = Mapping[str, "Wanted | None"]
 
 
 def narrowed(form: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
-    """The format with a reader's schema that has nothing of the envelope but the fields that are wanted: the
-    decoder then steps over the others, which are most of a message. Only where writers' schemas come from a
-    registry; without one the reader's schema is the writer's."""
+    """The format with a reader's schema that has only the wanted fields of the envelope. The decoder then
+    skips the others, which are most of a message. Only if the writers' schemas come from a registry;
+    otherwise the reader's schema is the writer's."""
     if form["format"] != "avro" or not form.get("registry"):
         return form
     schema = json.loads(form["schema"])
@@ -54,7 +54,7 @@ _NAMED = ("record", "enum", "fixed")
 
 
 def _collect(schema: Any, named: dict[str, Any]) -> None:
-    """The named types that a schema defines, by the names under which they are mentioned."""
+    """The named types that a schema defines, by the names under which they are referenced."""
     if isinstance(schema, list):
         for branch in cast("list[Any]", schema):
             _collect(branch, named)
@@ -77,7 +77,7 @@ def _names(of: Mapping[str, Any]) -> set[str]:
 
 
 def _defined(schema: Any, named: Mapping[str, Any], seen: set[str]) -> Any:
-    """The schema with each named type defined where it is first mentioned, and only there."""
+    """The schema with each named type defined at its first reference, and only there."""
     if isinstance(schema, list):
         return [_defined(branch, named, seen) for branch in cast("list[Any]", schema)]
     if isinstance(schema, str):

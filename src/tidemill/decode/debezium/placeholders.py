@@ -26,22 +26,22 @@ MAP_TEXT = canonical_json(json.dumps({PLACEHOLDER: PLACEHOLDER}))
 JSON_PLACEHOLDERS = (PLACEHOLDER, base64.b64encode(PLACEHOLDER.encode()).decode())
 
 _SPELT = tuple(map(str, NUMBERS))
-# What a message with a placeholder contains, in one of these forms: with or without blanks between numbers.
+# The parts of a message with a placeholder, with or without blanks between numbers.
 TRACES = (*JSON_PLACEHOLDERS, str(UUID), ",".join(_SPELT), ", ".join(_SPELT))
 
-# Numbers are not looked at: they may have more digits than Python converts.
+# Numbers are not converted: they may have more digits than Python converts.
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
 
 
 def lacks(row: str) -> bool:
-    """Whether a row as JSON has a member that holds a placeholder."""
+    """Whether a row as JSON has a member that contains a placeholder."""
     value = _DECODER.decode(row)
     return isinstance(value, dict) and any(map(_is_placeholder, cast("dict[str, Any]", value).values()))
 
 
 def filled(new: str, old: str) -> str:
-    """A row as jsonb, its placeholders replaced by what `old`, the row before it, had there. What is not
-    known from there is left as Debezium sent it: only the upstream knows it."""
+    """A row as jsonb whose placeholders are replaced by the values of `old`, the previous row. Values that
+    `old` does not have stay as Debezium sent them: only the upstream knows them."""
     before = _members(old)
     parts: list[str] = []
     last = 0
@@ -71,8 +71,8 @@ def _is_letters(value: Any) -> bool:
 
 
 def _members(row: str) -> dict[str, tuple[int, int, Any]]:
-    """The members of a row in canonical form (`types.json`): where each value stands, and what it is. None
-    for what is no object."""
+    """The members of a row in canonical form (`types.json`): the position of each value, and the value. None
+    if the text is not an object."""
     members: dict[str, tuple[int, int, Any]] = {}
     at = 1
     while row[0] == "{" and row[at] != "}":

@@ -27,10 +27,9 @@ from tidemill.types.model import (
     record,
 )
 
-# Messages within messages; Protobuf itself reads no deeper than 100.
+# Nested messages. Protobuf itself reads at most 100 levels.
 MAX_DEPTH = 64
-# Columns and fields together: messages can be used so that their number is exponential in the schema's
-# length.
+# The total number of columns and fields, because it can be exponential in the schema's length.
 MAX_FIELDS = 20_000
 
 SCALARS: dict[int, SqlType] = {
@@ -53,17 +52,17 @@ SCALARS: dict[int, SqlType] = {
 }
 TIMESTAMP_MESSAGE = "google.protobuf.Timestamp"
 DURATION_MESSAGE = "google.protobuf.Duration"
-# Messages that are a value which may be null.
+# Messages that represent a nullable value.
 WRAPPERS = {
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 }
-# Messages that are JSON.
+# Messages that represent JSON.
 JSON_MESSAGES = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue")}
 
 
 def columns_of(message: Any) -> tuple[Column, ...]:
-    """The columns of a message type; raises SchemaError for what cannot be a column."""
+    """The columns of a message type. Raises SchemaError for types without a column form."""
     return _Columns().fields(message, (), ())
 
 
@@ -72,7 +71,7 @@ class _Columns:
         self._count = 0
 
     def fields(self, message: Any, path: tuple[str, ...], within: tuple[str, ...]) -> tuple[Column, ...]:
-        """`within`: the message types that this one is in."""
+        """`within`: the message types that contain this one."""
         name = message.full_name
         if name in within:
             raise SchemaError(
@@ -117,5 +116,5 @@ def is_map(field: Any) -> bool:
 
 
 def is_nullable(field: Any) -> bool:
-    """Whether absence can be detected. Without presence an absent field is its type's zero."""
+    """Whether absence can be detected. Without presence, an absent field has the zero value of its type."""
     return bool(field.has_presence and not field.is_required)

@@ -18,14 +18,14 @@ import grpc_tools
 from tidemill.decode.avro.schema import SchemaError
 from tidemill.errors import Unavailable
 
-# A schema compiles in a fraction of a second; Python's start is most of it.
+# A schema compiles in a fraction of a second, most of which is Python's start.
 COMPILE_SECONDS = 60
 _MAIN = "schema.proto"
 
 
 def compiled(text: str, references: Mapping[str, str]) -> bytes:
-    """The FileDescriptorSet of a schema, its own file last. `references` are the files that it imports, by
-    the names that it uses; Google's own types need none. Raises SchemaError."""
+    """The FileDescriptorSet of a schema; its own file is last. `references` are the imported files, by the
+    names in the import; Google's types need none. Raises SchemaError."""
     with tempfile.TemporaryDirectory(prefix="tidemill-protoc-") as folder:
         main = _MAIN
         while main in references:
@@ -52,7 +52,7 @@ def compiled(text: str, references: Mapping[str, str]) -> bytes:
 
 
 def _inside(name: str) -> PurePosixPath:
-    """A file's name that stays within the folder."""
+    """A file name that stays within the folder."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\0" in name or path.parts[:1] == ("out",):
         raise SchemaError(f'Protobuf schema refers to a file named "{name}"')

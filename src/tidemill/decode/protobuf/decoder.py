@@ -32,15 +32,15 @@ from tidemill.types.model import Column
 PREFIX = "protobuf deserialization error: "
 MAGIC = 0
 HEAD_BYTES = 5
-# Messages within messages, in the frame's path.
+# Levels of nested messages in the path of a frame.
 MAX_PATH = 100
-# Frames whose message type is remembered; a topic has a few.
+# Frames whose message type is cached; a topic has a few.
 MAX_REMEMBERED = 1000
 
 
 class ProtobufDecoder:
-    """`files` is a FileDescriptorSet, `message` the full name of a message type in it. Without `registry` a
-    frame's numbers are not looked at."""
+    """`files` is a FileDescriptorSet, `message` the full name of a message type in it. Without `registry` the
+    ids in frames are not checked."""
 
     def __init__(self, files: bytes, message: str, *, framed: bool, registry: Registry | None = None) -> None:
         descriptor = find_message(files, message)
@@ -52,7 +52,7 @@ class ProtobufDecoder:
         self._types = [arrow_type(column.type) for column in self.columns]
         self._framed = framed
         self._registry = registry
-        # By (schema's number, path): why such messages are not the source's, None if they are.
+        # By (schema id, path): the reason why such messages are not the source's, or None.
         self._others: dict[tuple[int, tuple[int, ...]], str | None] = {}
 
     def decode(self, messages: pa.Array) -> Decoded:
@@ -97,10 +97,10 @@ class ProtobufDecoder:
     def _unframed(
         self, messages: pa.Array, cursor: MessageCursor, rows: np.ndarray, gathered: Gathered
     ) -> np.ndarray:
-        """The messages of the source with a sound frame; the cursor stands behind it."""
+        """The messages of the source with a valid frame; advances the cursor past the frame."""
         octets, pos = cursor.bytes.octets, cursor.pos[rows]
         length = cursor.end[rows] - pos
-        # Of the first message of a schema, as nearly all are: a path of no numbers.
+        # Nearly all are the first message of a schema: an empty path.
         first = (length > HEAD_BYTES) & (octets[pos] == MAGIC) & (octets[pos + HEAD_BYTES] == 0)
         taken = np.where(first, HEAD_BYTES + 1, 0)
         good = first.copy()
@@ -123,7 +123,7 @@ class ProtobufDecoder:
         return rows[good]
 
     def _frame(self, raw: bytes) -> int:
-        """How many bytes a message's frame takes."""
+        """The size of a message's frame."""
         if len(raw) < HEAD_BYTES:
             raise Unreadable(
                 f"Confluent-style serialization takes at least {HEAD_BYTES} bytes, got {len(raw)}"
@@ -141,7 +141,7 @@ class ProtobufDecoder:
         return reader.pos
 
     def _other(self, schema_id: int, path: tuple[int, ...]) -> str | None:
-        """Why messages with this frame are not the source's."""
+        """The reason why messages with this frame are not the source's."""
         if self._registry is None:
             return None
         key = (schema_id, path)

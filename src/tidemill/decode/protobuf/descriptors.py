@@ -23,10 +23,10 @@ from google.protobuf.message import DecodeError
 
 from tidemill.decode.avro.schema import SchemaError
 
-# A descriptor's bytes: those of the largest public APIs, all files together, are below it.
+# The size of a descriptor. The largest public APIs, with all files, are smaller.
 MAX_DESCRIPTOR_BYTES = 16 << 20
 
-# Google's own types, for sets that were made without imports.
+# Google's types, for sets that were created without imports.
 _WELL_KNOWN = {
     module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb
     for module in (
@@ -58,13 +58,13 @@ def find_message(files: bytes, name: str) -> Any:
 
 
 def first_message(files: bytes) -> str:
-    """The full name of the first message of the last file, which is the one that imports the others."""
+    """The full name of the first message of the last file, which imports the others."""
     return message_at(files, [0])
 
 
 def message_at(files: bytes, path: Sequence[int]) -> str:
-    """The full name of a message of the last file: the path's first number counts the messages of the file,
-    the others those within the one before."""
+    """The full name of a message of the last file. The first number of the path counts the file's messages,
+    each further one the messages nested in the previous."""
     _, declared = _pool(files)
     scope: Any = declared[-1].message_type
     names = [declared[-1].package] if declared[-1].package else []
@@ -98,7 +98,7 @@ def _pool(files: bytes) -> tuple[Any, list[Any]]:
 
 
 def _add(pool: Any, name: str, given: dict[str, Any], added: set[str], within: tuple[str, ...]) -> None:
-    """A file behind those that it imports."""
+    """Add a file after the files that it imports."""
     if name in added:
         return
     if name in within:

@@ -46,7 +46,7 @@ from tidemill.types.wire.calendar import FIRST_TIMESTAMP, LAST_TIMESTAMP, MICROS
 
 
 class MessageField(Protocol):
-    """What reads messages within messages."""
+    """The reader of nested messages."""
 
     type: pa.DataType
 
@@ -58,7 +58,7 @@ MakeMessages = Callable[[Any, Sequence[Column]], MessageField]
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
-    """Makes the slot of a field for a batch."""
+    """Creates the slot of a field for a batch."""
 
     slot: Callable[[MessageCursor], FieldSlot]
 
@@ -100,7 +100,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def _signed32(words: np.ndarray) -> np.ndarray:
-    """Protobuf takes the low 32 bits of what should have no more."""
+    """Protobuf takes the low 32 bits of numbers that should not have more."""
     return words.astype(np.uint32).view(np.int32)
 
 
@@ -137,8 +137,8 @@ def _number(field: Any, type_: SqlType) -> Finish:
 
 
 def _enumeration(enum: Any) -> Finish:
-    """The names of numbers, and numbers that have none. In a closed enum those are no values: they are
-    doubted."""
+    """The names of enum numbers, and numbers without a name. In a closed enum the latter are not values, and
+    are doubted."""
     known = sorted(enum.values_by_number)
     names = pa.array([enum.values_by_number[number].name for number in known], pa.string())
     sorted_numbers = np.array(known, dtype=np.int32)
@@ -186,7 +186,7 @@ def _record(inner: MessageField) -> FinishSpans:
 
 
 def _doubted(target: pa.DataType) -> FinishSpans:
-    """Fields that are not read by columns."""
+    """Fields that are not decoded by columns."""
 
     def finish(
         cursor: MessageCursor, start: np.ndarray, _stop: np.ndarray, live: np.ndarray | None
@@ -215,7 +215,7 @@ def _within(
 
 
 _NANOS = 10**9
-# So many seconds are in 64 bits as microseconds.
+# The number of seconds that fit into 64 bits as microseconds.
 _MOST_SECONDS = 9 * 10**12
 
 
@@ -233,7 +233,7 @@ def _timestamps(cursor: MessageCursor, columns: list[pa.Array]) -> pa.Array:
 
 
 def _intervals(cursor: MessageCursor, columns: list[pa.Array]) -> pa.Array:
-    """Whole microseconds, cut towards zero."""
+    """Whole microseconds, truncated towards zero."""
     seconds, nanos = _seconds(cursor, columns)
     cursor.doubt |= (np.abs(nanos) >= _NANOS) | (np.sign(seconds) * np.sign(nanos) < 0)
     micros = seconds * MICROS_PER_SECOND + np.sign(nanos) * (np.abs(nanos) // 1000)
@@ -257,7 +257,7 @@ def _map_plan(field: Any, column: Column, messages: MakeMessages) -> FieldPlan:
     fields = (Column("key", SCALARS[key.type]), Column("value", element_type(column.type)))
     span = _record(messages(entry, fields))
     target = arrow_type(column.type)
-    # A value that is a message and absent is an empty one.
+    # An absent value of a message type is an empty message.
     doubt_absent = entry.fields_by_name["value"].message_type is not None
 
     def build(offsets: np.ndarray, entries: pa.Array, cursor: MessageCursor) -> pa.Array:

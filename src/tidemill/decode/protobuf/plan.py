@@ -27,8 +27,8 @@ from tidemill.decode.protobuf.slots import (
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Column, record
 
-# After so many steps of the walk, messages that have become so few are left to Protobuf's parser: a step
-# costs some 50 us, however few messages take part.
+# After this many steps of the walk, if this few messages remain, they are left to Protobuf's parser: a step
+# costs about 50 us, even for few messages.
 FREE_STEPS = 32
 NARROW_STEP = 64
 # Tags below this are counted; larger ones (field numbers from 256 on) are sorted.
@@ -46,14 +46,14 @@ class MessagePlan:
         ]
         self._by_number = {field.number: i for i, field in enumerate(message.fields)}
         numbers = {field.name: i for i, field in enumerate(message.fields)}
-        # Fields of which at most one may be there, and fields that must be.
+        # Groups of fields of which at most one may exist, and required fields.
         self._choices = [[numbers[f.name] for f in oneof.fields] for oneof in message.oneofs]
         self._required = [i for i, field in enumerate(message.fields) if field.is_required]
-        # An entry of a map that has fields which no entry has is dropped by Protobuf's parser.
+        # Protobuf's parser drops an entry of a map that has unknown fields.
         self._strict = bool(message.GetOptions().map_entry)
 
     def read(self, cursor: MessageCursor) -> list[pa.Array]:
-        """The fields of the messages at the cursor, which goes to their ends."""
+        """The fields of the messages at the cursor, which advances to their ends."""
         slots = [field.slot(cursor) for field in self._fields]
         active = np.flatnonzero(cursor.pos < cursor.end)
         steps = 0

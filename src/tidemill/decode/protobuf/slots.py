@@ -18,16 +18,16 @@ from tidemill.decode.cursor import Bytes, MessageCursor
 # Wire types.
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 
-# Longer spans of packed numbers are left to Protobuf's parser: here each of their bytes takes some 30.
+# Longer spans of packed numbers are left to Protobuf's parser: here each of their bytes uses about 30.
 MAX_PACKED_BYTES = 1 << 20
 
-# Makes a column of values: numbers (raw 64-bit words), or spans (start, stop); null where not live.
+# Builds a column from values: numbers (raw 64-bit words), or spans (start, stop); null where not live.
 Finish = Callable[[MessageCursor, np.ndarray, np.ndarray | None], pa.Array]
 FinishSpans = Callable[[MessageCursor, np.ndarray, np.ndarray, np.ndarray | None], pa.Array]
 
 
 def read_words(cursor: MessageCursor, wire: int) -> np.ndarray:
-    """The values of a wire type that is no span, as 64-bit words."""
+    """The values of a wire type other than spans, as 64-bit words."""
     if wire == VARINT:
         return cursor.varints()
     if wire == FIXED64:
@@ -40,7 +40,7 @@ def read_words(cursor: MessageCursor, wire: int) -> np.ndarray:
 
 
 def read_spans(cursor: MessageCursor) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes behind their length, which is written as short as it can be: others are doubted."""
+    """Bytes preceded by their length in its shortest form; other forms are doubted."""
     before = cursor.pos
     length = cursor.small_varints()
     cursor.doubt |= cursor.pos - before != varint_bytes(length)
@@ -48,7 +48,7 @@ def read_spans(cursor: MessageCursor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def varint_bytes(values: np.ndarray) -> np.ndarray:
-    """How long numbers are, up to 5 bytes."""
+    """The size of numbers, up to 5 bytes."""
     size = np.ones(len(values), dtype=np.int64)
     for bits in (7, 14, 21, 28):
         size += values >= np.uint64(1 << bits)
@@ -63,11 +63,11 @@ class FieldSlot(ABC):
 
     @abstractmethod
     def take(self, part: MessageCursor, rows: np.ndarray, wire: int) -> None:
-        """The next value of these rows, at the places of `part`, which goes over it."""
+        """The next value of these rows, at the positions of `part`, which advances past it."""
 
     @abstractmethod
     def column(self, cursor: MessageCursor) -> pa.Array:
-        """`cursor` is the one of the whole batch, for its bytes and its doubts."""
+        """`cursor` is that of the whole batch, for its bytes and its doubts."""
 
 
 class OneNumber(FieldSlot):
@@ -91,13 +91,14 @@ class OneNumber(FieldSlot):
 
 
 class OneSpan(FieldSlot):
-    """As `OneNumber`, of bytes."""
+    """Like `OneNumber`, for bytes."""
 
     wires = (DELIMITED,)
 
     def __init__(self, start: np.ndarray, finish: FinishSpans, *, presence: bool) -> None:
         self.seen = np.zeros(len(start), dtype=np.bool_)
-        # An absent one has no bytes, at the beginning of its message: so all are in the order of the bytes.
+        # An absent one has no bytes, at the beginning of its message, so that all are in the order of the
+        # bytes.
         self._start = start.copy()
         self._stop = start.copy()
         self._finish = finish
@@ -196,7 +197,7 @@ class ManyNumbers(_Many):
 
 
 class ManySpans(_Many):
-    """Repeated bytes, texts or messages. `build` makes the column of their offsets and values."""
+    """Repeated bytes, texts or messages. `build` creates the column from their offsets and values."""
 
     wires = (DELIMITED,)
 

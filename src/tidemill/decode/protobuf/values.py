@@ -29,7 +29,7 @@ _NANOS = 10**9
 
 
 def getters(message: Any) -> list[Getter]:
-    """Per field of the message type, what takes its value from a message."""
+    """For each field of the message type, the function that gets its value from a message."""
     return [_named(field.name, _getter(field)) for field in message.fields]
 
 
@@ -79,12 +79,12 @@ def _key_text(key: Any) -> str:
 
 
 def _converter(field: Any) -> Getter | None:
-    """What makes a column's value of Protobuf's; None where it is the same."""
+    """The function that converts Protobuf's value to the column's; None if they are equal."""
     if field.type == F.TYPE_STRING:
         return _text
     if field.type == F.TYPE_ENUM:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
-        # Numbers that the schema does not know are values too.
+        # Numbers that the schema does not know are values, too.
         return lambda number: names.get(number) or str(number)
     if field.message_type is None:
         return None
@@ -108,14 +108,14 @@ def _record(message: Any) -> Getter:
 
 
 def _text(value: str | bytes) -> str:
-    """Protobuf gives bytes where a schema of its older syntax has a string that is none."""
+    """For a string in an older-syntax schema that is not valid text, Protobuf returns bytes."""
     if isinstance(value, str) and "\0" not in value:
         return value
     raise Unreadable(str(why_no_text(value if isinstance(value, bytes) else value.encode())))
 
 
 def _timestamp(value: Any) -> int:
-    """Microseconds; what is beyond them is cut off."""
+    """Microseconds; the rest is truncated."""
     if not 0 <= value.nanos < _NANOS:
         raise Unreadable(f"a timestamp has {value.nanos} nanoseconds")
     micros = value.seconds * MICROS_PER_SECOND + value.nanos // _NANOS_PER_MICRO

@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 Kind = Literal["changes", "logins"]
 KINDS: tuple[Kind, ...] = ("changes", "logins")
-# Files of one kind: an eighth of the oldest is what goes at once.
+# Files of one kind; so an eighth of the events, the oldest, is deleted at once.
 FILES = 8
-# A file is at least this large, whatever the share is: some 200 events.
+# The minimum size of a file, independent of the share: about 200 events.
 MIN_FILE_BYTES = 64 * 1024
 # Events that wait for the disk, some 500 bytes each. Logins beyond are counted and in the log alone.
 MAX_WAITING = 10_000

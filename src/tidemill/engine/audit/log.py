@@ -28,7 +28,7 @@ from tidemill.engine.audit.details import access_detail
 from tidemill.engine.audit.files import KINDS, AuditFiles, Kind
 
 if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
+    from tidemill.engine.session.identity import Identity
 
 log = logging.getLogger("tidemill.audit")
 
@@ -133,32 +133,32 @@ class AuditLog:
         if self._files is not None:
             self._files.close()
 
-    def logged_in(self, session: EngineSession) -> None:
+    def logged_in(self, who: Identity, process_id: int) -> None:
         level = logging.DEBUG if self._trusting else logging.INFO
         self._note(
             "login",
-            session.role,
-            session.client_address,
-            detail=f"session {session.process_id}",
+            who.login_name,
+            who.address,
+            detail=f"session {process_id}",
             level=level,
         )
 
     def login_refused(self, role: str, address: str, reason: str) -> None:
         self._note("login refused", role[:MAX_NAME], address, detail=reason, level=logging.WARNING)
 
-    def changed(self, session: EngineSession, verb: str, old: CatalogState, new: CatalogState) -> None:
-        """Records a change of the catalog by a statement of the session. Blocks until it is on disk."""
-        acting = session.variables.get("role")
-        who = None if acting == "none" else f"as {acting}"
+    def changed(self, who: Identity, verb: str, old: CatalogState, new: CatalogState) -> None:
+        """Records a change of the catalog by a statement of that client. Blocks until it is on disk."""
+        acting = who.set_role()
+        acted = None if acting is None else f"as {acting}"
         for item, state in itertools.islice(_affected(old, new), MAX_EVENTS_OF_STATEMENT):
             self._note(
                 verb.lower(),
-                session.role,
-                session.client_address,
+                who.login_name,
+                who.address,
                 kind_name(item),
                 item.id,
                 ".".join(state.full_name(item)),
-                "; ".join(filter(None, (access_detail(item, old, new), who))) or None,
+                "; ".join(filter(None, (access_detail(item, old, new), acted))) or None,
             )
         if self._files is not None:
             self._files.flush()

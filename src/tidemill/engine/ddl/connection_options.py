@@ -89,7 +89,7 @@ def _no_option(kind: str, name: str, position: int | None = None) -> TidemillErr
     )
 
 
-# -- what goes together
+# -- valid combinations
 
 
 def check(kind: str, options: Mapping[str, Any]) -> None:

@@ -15,49 +15,60 @@ from tidemill.catalog.connection_ops import AlterConnectionOp, CreateConnectionO
 from tidemill.catalog.connections import completed, with_secrets
 from tidemill.catalog.items import Connection, ItemId, Secret
 from tidemill.catalog.ops import already_exists
+from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.ddl import connection_options
-from tidemill.engine.ddl.catalog_changes import change, find_or_none, item_at, skip, transact
+from tidemill.engine.ddl.catalog_changes import CatalogChanges, find_or_none, item_at
 from tidemill.engine.ddl.connection_options import given_options, secrets_in, statement_options
 from tidemill.engine.ddl.upstreams.connection_check import check_reachable
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Action, Plan
-from tidemill.engine.session.session import EngineSession
 from tidemill.errors import Internal, WrongObjectType
 from tidemill.sql import ast
 from tidemill.sql.render import to_sql
 
 
-def plan_create_connection(s: EngineSession, statement: ast.CreateConnection, catalog: CatalogState) -> Plan:
-    schema, name, existing = item_at(s, statement.name, catalog)
+def plan_create_connection(
+    view: CatalogView, ddl: CatalogChanges, secrets: SecretStore, statement: ast.CreateConnection
+) -> Plan:
+    schema, name, existing = item_at(view, statement.name)
     if isinstance(existing, Connection) and statement.if_not_exists:
-        return skip("CREATE CONNECTION", f'connection "{name}" already exists, skipping', "42710")
+        return ddl.skip("CREATE CONNECTION", f'connection "{name}" already exists, skipping', "42710")
     if existing is not None:
         raise already_exists(existing)
     kind = statement.kind
-    options = given_options(kind, statement.options, partial(_secret, s, catalog))
+    options = given_options(kind, statement.options, partial(_secret, view))
     connection_options.check(kind, options)
     op = CreateConnectionOp(schema.id, name, kind, _kept(options), secrets_in(options))
-    return _changing("CREATE CONNECTION", op, kind, options, catalog, validate=statement.validate)
+    return _changing(
+        ddl, secrets, "CREATE CONNECTION", op, kind, options, view.state, validate=statement.validate
+    )
 
 
-def plan_alter_connection(s: EngineSession, statement: ast.AlterConnection, catalog: CatalogState) -> Plan:
+def plan_alter_connection(
+    view: CatalogView, ddl: CatalogChanges, secrets: SecretStore, statement: ast.AlterConnection
+) -> Plan:
     kind = ast.ObjectKind.CONNECTION
-    item, notice = find_or_none(s, kind, statement.name, catalog, if_exists=statement.if_exists)
+    item, notice = find_or_none(view, kind, statement.name, if_exists=statement.if_exists)
     if item is None:
-        return change("ALTER CONNECTION", (), [notice] if notice else [])
+        return ddl.change("ALTER CONNECTION", (), [notice] if notice else [])
     if not isinstance(item, Connection):
         raise Internal(f"{item.id} is no connection")
     options: dict[str, Any] = json.loads(item.options)
-    options |= given_options(item.type, statement.changed, partial(_secret, s, catalog))
+    options |= given_options(item.type, statement.changed, partial(_secret, view))
     for field in connection_options.reset_fields(item.type, statement.reset):
         options.pop(field, None)
     connection_options.check(item.type, options)
     op = AlterConnectionOp(item.id, item.options, _kept(options), secrets_in(options))
-    return _changing("ALTER CONNECTION", op, item.type, options, catalog, validate=statement.validate)
+    return _changing(
+        ddl, secrets, "ALTER CONNECTION", op, item.type, options, view.state, validate=statement.validate
+    )
 
 
 def _changing(
+    ddl: CatalogChanges,
+    secrets: SecretStore,
     verb: str,
     op: CreateConnectionOp | AlterConnectionOp,
     kind: str,
@@ -66,23 +77,23 @@ def _changing(
     *,
     validate: bool,
 ) -> Plan:
-    def look(s: EngineSession) -> None:
-        check_reachable(kind, with_secrets(catalog, completed(kind, options), s.engine.secrets))
+    def look() -> None:
+        check_reachable(kind, with_secrets(catalog, completed(kind, options), secrets))
 
-    async def act(s: EngineSession) -> Outcome:
+    async def act() -> Outcome:
         if validate:
-            await s.interrupt.guard(s.blocking(look, s))
-        await transact(s, verb, [op])
+            await ddl.execution.interrupt.guard(ddl.execution.blocking(look))
+        await ddl.transact(verb, [op])
         return Complete(verb)
 
     return Action(act)
 
 
-def _secret(s: EngineSession, catalog: CatalogState, name: ast.Name) -> ItemId:
-    item = s.resolver(catalog).any_item(name, "secret")
+def _secret(view: CatalogView, name: ast.Name) -> ItemId:
+    item = view.resolver().any_item(name, "secret")
     if not isinstance(item, Secret):
         raise WrongObjectType(f'"{item.name}" is not a secret', position=name.offset + 1)
-    s.identity.privileges(catalog).check(item, "USAGE")
+    view.privileges().check(item, "USAGE")
     return item.id
 
 

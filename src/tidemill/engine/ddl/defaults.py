@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.catalog.items import Table
 from tidemill.errors import Internal, Unsupported
 from tidemill.sql import ast
-from tidemill.sql.bind import bind_scalar, constant_value
+from tidemill.sql.bind import SessionInfo, bind_scalar, constant_value
 from tidemill.sql.parse import parse
 from tidemill.sql.render import expression_sql
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Column
 
-if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
 
-
-def default_text(session: EngineSession, default: ast.Expr, column: Column) -> str:
+def default_text(info: SessionInfo, default: ast.Expr, column: Column) -> str:
     """The expression in catalog form. Raises if it is not a constant of the type of the column."""
-    if _value(session, default.tree, column) is None:
+    if _value(info, default.tree, column) is None:
         raise Unsupported(
             f'the default of column "{column.name}" must be a constant',
             hint="A literal, a cast of one, now() or current_date will do.",
@@ -45,18 +40,18 @@ def _tree(text: str) -> exp.Expr:
     return query.tree.expressions[0]
 
 
-def _value(session: EngineSession, tree: exp.Expr, column: Column) -> pa.Scalar | None:
-    bound = bind_scalar(tree, session=session.info(), target=column.type, target_column=column.name)
+def _value(info: SessionInfo, tree: exp.Expr, column: Column) -> pa.Scalar | None:
+    bound = bind_scalar(tree, session=info, target=column.type, target_column=column.name)
     return constant_value(bound)
 
 
-def default_column(session: EngineSession, table: Table, index: int, rows: int) -> pa.Array:
+def default_column(info: SessionInfo, table: Table, index: int, rows: int) -> pa.Array:
     """The default of the column for `rows` new rows; NULLs if it has none."""
-    return default_value(session, table.desc.columns[index], table.defaults[index], rows)
+    return default_value(info, table.desc.columns[index], table.defaults[index], rows)
 
 
-def default_value(session: EngineSession, column: Column, text: str | None, rows: int) -> pa.Array:
+def default_value(info: SessionInfo, column: Column, text: str | None, rows: int) -> pa.Array:
     """The current value of the default, repeated `rows` times."""
-    scalar = None if text is None else _value(session, _tree(text), column)
+    scalar = None if text is None else _value(info, _tree(text), column)
     t = arrow_type(column.type)
     return pa.nulls(rows, t) if scalar is None or not scalar.is_valid else pa.repeat(scalar, rows).cast(t)

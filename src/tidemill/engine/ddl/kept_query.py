@@ -25,7 +25,7 @@ def kept_text(query: ast.Query, columns: Sequence[Column], bind: Callable[[exp.E
         again = bind(parsed.statement.tree).columns
     except TidemillError as error:
         raise _refusal(f"It would be kept as {text}, which gives: {error.primary}") from error
-    # Their names stand beside the text.
+    # The names are stored next to the text.
     if [c.type for c in again] != [c.type for c in columns]:
         raise _refusal(f"It would be kept as {text}, whose columns are others.")
     return text

@@ -14,13 +14,14 @@ from tidemill.catalog import materialized_ops
 from tidemill.catalog.items import MaterializedView
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome
-from tidemill.engine.ddl.catalog_changes import change, existing_at, find_or_none, renamed, skip
+from tidemill.engine.ddl.catalog_changes import CatalogChanges, existing_at, find_or_none, renamed
 from tidemill.engine.ddl.kept_query import kept_text
 from tidemill.engine.read.local_rows import text_columns, text_rows
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.durations import history_ms
+from tidemill.engine.session.execution import Execution
 from tidemill.engine.session.plan import Action, Plan
-from tidemill.engine.session.session import EngineSession
 from tidemill.errors import Internal, Notice, UndefinedObject, Unsupported
 from tidemill.inputs.queries import described
 from tidemill.inputs.timelines import check_ours
@@ -35,16 +36,16 @@ _VERB = "CREATE MATERIALIZED VIEW"
 
 
 def plan_create_materialized_view(
-    s: EngineSession, statement: ast.CreateMaterializedView, catalog: CatalogState
+    view: CatalogView, ddl: CatalogChanges, statement: ast.CreateMaterializedView
 ) -> Plan:
-    schema, name, existing = existing_at(s, statement.name, catalog)
+    schema, name, existing = existing_at(view, statement.name)
     if existing is not None and statement.if_not_exists:
-        return skip(_VERB, f'relation "{name}" already exists, skipping', "42P07")
-    resolver = s.resolver(catalog)
-    bound = bind_kept(statement.query.tree, resolver, s.info())
+        return ddl.skip(_VERB, f'relation "{name}" already exists, skipping', "42P07")
+    resolver = view.resolver()
+    bound = bind_kept(statement.query.tree, resolver, view.info())
     _check_stored(bound)
-    check_ours(map(catalog.relation, bound.inputs.values()), "a materialized view")
-    # What a query returns may be null whatever its inputs say.
+    check_ours(map(view.state.relation, bound.inputs.values()), "a materialized view")
+    # The columns of a query are nullable, even if those of its inputs are not.
     columns = renamed(bound.columns, statement.columns)
     desc = RelationDesc(
         tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns)
@@ -55,21 +56,21 @@ def plan_create_materialized_view(
         kept_text(
             statement.query,
             bound.columns,
-            lambda tree: bind_query(tree, s.resolver(catalog), session=VIEW_SESSION),
+            lambda tree: bind_query(tree, view.resolver(), session=VIEW_SESSION),
         ),
         desc,
         resolver.references(),
         history_ms(statement.retain_history),
     )
-    zone = s.info().time_zone
+    zone = view.info().time_zone
     notices = [_other_zone(zone)] if zone != VIEW_SESSION.time_zone and bound.uses_time_zone else []
-    return change(_VERB, [op], notices)
+    return ddl.change(_VERB, [op], notices)
 
 
 def bind_kept(query: exp.Expr, names: NameResolver, asking: SessionInfo) -> BoundQuery:
     """The query of a new view, bound for all sessions. Raises if its result depends on the session or on the
     time of evaluation."""
-    # That a setting is unknown is an error of its own.
+    # An unknown setting is a separate error.
     bound = bind_query(query, names, session=replace(VIEW_SESSION, setting=asking.setting))
     if bound.param_types:
         raise UndefinedObject("there is no parameter $1", sqlstate="42P02")
@@ -96,13 +97,13 @@ def _check_stored(bound: BoundQuery) -> None:
 
 
 def plan_alter_materialized_view(
-    s: EngineSession, statement: ast.AlterMaterializedView, catalog: CatalogState
+    view: CatalogView, ddl: CatalogChanges, statement: ast.AlterMaterializedView
 ) -> Plan:
     verb = f"ALTER {_KIND.value}"
-    item, notice = find_or_none(s, _KIND, statement.name, catalog, if_exists=statement.if_exists)
+    item, notice = find_or_none(view, _KIND, statement.name, if_exists=statement.if_exists)
     if item is None:
-        return change(verb, (), [notice] if notice else [])
-    return change(verb, [materialized_ops.SetViewHistory(item.id, history_ms(statement.action.duration))])
+        return ddl.change(verb, (), [notice] if notice else [])
+    return ddl.change(verb, [materialized_ops.SetViewHistory(item.id, history_ms(statement.action.duration))])
 
 
 def _explained(catalog: CatalogState, item: MaterializedView) -> list[str]:
@@ -111,15 +112,15 @@ def _explained(catalog: CatalogState, item: MaterializedView) -> list[str]:
 
 
 def plan_explain_materialized_view(
-    s: EngineSession, statement: ast.ExplainMaterializedView, catalog: CatalogState
+    view: CatalogView, execution: Execution, statement: ast.ExplainMaterializedView
 ) -> Plan:
-    item, _ = find_or_none(s, _KIND, statement.name, catalog, if_exists=False)
+    item, _ = find_or_none(view, _KIND, statement.name, if_exists=False)
     if not isinstance(item, MaterializedView):
         raise Internal(f"{statement.name} is no materialized view")
     columns = text_columns("QUERY PLAN")
 
-    async def act(s: EngineSession) -> Outcome:
-        lines = await s.blocking(_explained, catalog, item)
+    async def act() -> Outcome:
+        lines = await execution.blocking(_explained, view.state, item)
         return text_rows(["QUERY PLAN"], [(line,) for line in lines], tag="EXPLAIN")
 
     return Action(act, columns)

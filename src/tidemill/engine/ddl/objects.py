@@ -13,24 +13,15 @@ from tidemill.catalog.items import SCHEMA_ITEMS, Database, Item, Key, Table, Vie
 from tidemill.catalog.privileges import PermissionDenied
 from tidemill.catalog.state import CatalogState, id_order
 from tidemill.engine.api import Complete, Outcome
-from tidemill.engine.ddl.catalog_changes import (
-    by_itself,
-    change,
-    existing_at,
-    find_or_none,
-    renamed,
-    skip,
-    transact,
-    transact_now,
-)
+from tidemill.engine.ddl.catalog_changes import CatalogChanges, existing_at, find_or_none, renamed
 from tidemill.engine.ddl.defaults import default_text, default_value
 from tidemill.engine.ddl.kept_query import kept_text
-from tidemill.engine.dml.write_locks import in_turn
+from tidemill.engine.dml.writer import Writer
 from tidemill.engine.read import reading
-from tidemill.engine.read.show import system_number
+from tidemill.engine.read.reader import Reader
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.durations import history_ms
 from tidemill.engine.session.plan import Action, ActionOf, Plan, Value
-from tidemill.engine.session.session import EngineSession
 from tidemill.errors import (
     About,
     DuplicateObject,
@@ -54,57 +45,60 @@ MAX_CASCADE_LINES = 100
 
 
 async def _alter_as_read(
-    s: EngineSession, planned: Table, work_out: Callable[[Table, int], tuple[ops.Op, pa.Table | None]]
+    ddl: CatalogChanges,
+    writer: Writer,
+    planned: Table,
+    work_out: Callable[[Table, int], tuple[ops.Op, pa.Table | None]],
 ) -> Outcome:
     """Applies a table change that depends on its rows, in one commit. `work_out` reads the table at a time,
     off the event loop, and returns the change and its updates. It runs again if the table was written or
     altered meanwhile."""
-    await by_itself(s, "ALTER TABLE")
+    await ddl.by_itself("ALTER TABLE")
 
     async def attempt(_: bool) -> Outcome:
         # First the table, then the time, so that the values of its last ALTER are visible at this time.
-        table = s.engine.catalog.state.get(planned.id, Table)
-        ts = await s.blocking(s.engine.oracle.read_ts)
-        op, contents = await s.blocking(work_out, table, ts)
+        table = ddl.catalog.state.get(planned.id, Table)
+        ts = await writer.reader.now()
+        op, contents = await ddl.execution.blocking(work_out, table, ts)
         reads = {table.shard: ts}
-        change = partial(transact_now, contents=contents, reads=reads, unaltered=table)
-        await s.blocking(change, s, "ALTER TABLE", [op])
+        change = partial(ddl.transact_now, contents=contents, reads=reads, unaltered=table)
+        await ddl.execution.blocking(change, "ALTER TABLE", [op])
         return Complete("ALTER TABLE")
 
-    return await in_turn(s, [planned.shard], attempt)
+    return await writer.in_turn([planned.shard], attempt)
 
 
 # -- databases, schemas ----------------------------------------------------------------------------
 
 
-def plan_create_database(s: EngineSession, statement: ast.CreateDatabase, catalog: CatalogState) -> Plan:
+def plan_create_database(view: CatalogView, ddl: CatalogChanges, statement: ast.CreateDatabase) -> Plan:
     name = statement.name.value
-    mine = s.identity.privileges(catalog)
+    mine = view.privileges()
     if not (mine.superuser or mine.role.createdb):
         raise PermissionDenied("permission denied to create database")
-    if statement.if_not_exists and any(d.name == name for d in catalog.databases()):
-        return skip("CREATE DATABASE", f'database "{name}" already exists, skipping', "42P04")
-    return change("CREATE DATABASE", [ops.CreateDatabaseOp(name)])
+    if statement.if_not_exists and any(d.name == name for d in view.state.databases()):
+        return ddl.skip("CREATE DATABASE", f'database "{name}" already exists, skipping', "42P04")
+    return ddl.change("CREATE DATABASE", [ops.CreateDatabaseOp(name)])
 
 
-def plan_create_schema(s: EngineSession, statement: ast.CreateSchema, catalog: CatalogState) -> Plan:
+def plan_create_schema(view: CatalogView, ddl: CatalogChanges, statement: ast.CreateSchema) -> Plan:
     *qualifier, name = statement.name.parts
     if len(qualifier) > 1:
         raise UndefinedObject(f'improper schema name "{statement.name}"', sqlstate="42602")
-    database = catalog.database(qualifier[0] if qualifier else s.database)
-    s.identity.privileges(catalog).check(database, "CREATE")
-    if statement.if_not_exists and catalog.find_schema(database.id, name) is not None:
-        return skip("CREATE SCHEMA", f'schema "{name}" already exists, skipping', "42P06")
-    return change("CREATE SCHEMA", [ops.CreateSchemaOp(database.id, name)])
+    database = view.state.database(qualifier[0] if qualifier else view.database)
+    view.privileges().check(database, "CREATE")
+    if statement.if_not_exists and view.state.find_schema(database.id, name) is not None:
+        return ddl.skip("CREATE SCHEMA", f'schema "{name}" already exists, skipping', "42P06")
+    return ddl.change("CREATE SCHEMA", [ops.CreateSchemaOp(database.id, name)])
 
 
 # -- tables and views ------------------------------------------------------------------------------
 
 
-def plan_create_table(s: EngineSession, statement: ast.CreateTable, catalog: CatalogState) -> Plan:
-    schema, name, existing = existing_at(s, statement.name, catalog)
+def plan_create_table(view: CatalogView, ddl: CatalogChanges, statement: ast.CreateTable) -> Plan:
+    schema, name, existing = existing_at(view, statement.name)
     if existing is not None and statement.if_not_exists:
-        return skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
+        return ddl.skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
     if not statement.columns:
         raise Unsupported("a table without columns is not supported", hint="Give it one.")
     keys = _keys(statement)
@@ -115,7 +109,9 @@ def plan_create_table(s: EngineSession, statement: ast.CreateTable, catalog: Cat
         nullable = not (definition.not_null or definition.name.value in primary)
         column = _column(definition, nullable=nullable)
         columns.append(column)
-        defaults.append(None if definition.default is None else default_text(s, definition.default, column))
+        defaults.append(
+            None if definition.default is None else default_text(view.info(), definition.default, column)
+        )
     notices = [Notice("PRIMARY KEY and UNIQUE are recorded, not enforced")] if keys else []
     op = ops.CreateTableOp(
         schema.id,
@@ -125,7 +121,7 @@ def plan_create_table(s: EngineSession, statement: ast.CreateTable, catalog: Cat
         keys,
         history_ms(statement.retain_history),
     )
-    return change("CREATE TABLE", [op], notices)
+    return ddl.change("CREATE TABLE", [op], notices)
 
 
 def _column(definition: ast.ColumnDef, *, nullable: bool) -> Column:
@@ -163,59 +159,65 @@ def _keys(statement: ast.CreateTable) -> tuple[Key, ...]:
 
 
 def plan_create_table_as(
-    s: EngineSession, statement: ast.CreateTableAs, types: Sequence[SqlType | None], catalog: CatalogState
+    view: CatalogView,
+    ddl: CatalogChanges,
+    writer: Writer,
+    statement: ast.CreateTableAs,
+    types: Sequence[SqlType | None],
 ) -> Plan:
-    schema, name, existing = existing_at(s, statement.name, catalog)
+    schema, name, existing = existing_at(view, statement.name)
     if existing is not None and statement.if_not_exists:
-        return skip("CREATE TABLE AS", f'relation "{name}" already exists, skipping', "42P07")
-    bound = bind_query(statement.query.tree, s.resolver(catalog), session=s.info(), param_types=types)
+        return ddl.skip("CREATE TABLE AS", f'relation "{name}" already exists, skipping', "42P07")
+    bound = bind_query(statement.query.tree, view.resolver(), session=view.info(), param_types=types)
     columns = renamed(bound.columns, statement.columns)
-    # What a query returns may be null whatever its inputs say; PostgreSQL does the same.
+    # The columns of a query are nullable, even if those of its inputs are not, as in PostgreSQL.
     desc = RelationDesc(
         tuple(Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type) for c in columns)
     )
     op = ops.CreateTableOp(schema.id, name, desc, retain_history_ms=history_ms(statement.retain_history))
 
-    async def act(s: EngineSession, params: Sequence[Value]) -> Outcome:
+    async def act(params: Sequence[Value]) -> Outcome:
         if not statement.with_data:
-            await transact(s, "CREATE TABLE AS", [op])
+            await ddl.transact("CREATE TABLE AS", [op])
             return Complete("CREATE TABLE AS")
-        shards = {t.shard for t in reading.tables_under(catalog, bound)}
+        transaction = writer.transactions.current
+        shards = {t.shard for t in reading.tables_under(view.state, bound)}
 
         async def attempt(_: bool) -> Outcome:
             # The rows first: the table appears with them or not at all.
-            rows = await _rows_for_new_table(s, catalog, bound, desc, params)
-            reads = {} if s.current.read_ts is None else dict.fromkeys(shards, s.current.read_ts)
-            if not s.current.explicit:
-                s.current.read_ts = None  # of the next try, if there must be one
-            await transact(s, "CREATE TABLE AS", [op], contents=rows, reads=reads)
+            rows = await _rows_for_new_table(view, writer, bound, desc, params)
+            read_ts = transaction.read_ts
+            reads = {} if read_ts is None else dict.fromkeys(shards, read_ts)
+            if not transaction.explicit:
+                transaction.read_ts = None  # of the next try, if there must be one
+            await ddl.transact("CREATE TABLE AS", [op], contents=rows, reads=reads)
             return Complete(f"SELECT {rows.num_rows}")
 
-        return await (attempt(False) if s.current.explicit else in_turn(s, shards, attempt))
+        return await (attempt(False) if transaction.explicit else writer.in_turn(shards, attempt))
 
     return ActionOf(act, bound.param_types)
 
 
 async def _rows_for_new_table(
-    s: EngineSession, catalog: CatalogState, bound: BoundQuery, desc: RelationDesc, params: Sequence[Value]
+    view: CatalogView, writer: Writer, bound: BoundQuery, desc: RelationDesc, params: Sequence[Value]
 ) -> pa.Table:
-    rows = await reading.collect(s, catalog, bound, system_number(s, "max_transaction_size"), params)
+    rows = await reading.collect(writer.reader, view.state, bound, writer.limit, params)
     rows = rows.rename_columns(physical_names(desc))
     return rows.append_column(DIFF_COLUMN, pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
 
 
-def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: CatalogState) -> Plan:
-    schema, name, existing = existing_at(s, statement.name, catalog)
+def plan_create_view(view: CatalogView, ddl: CatalogChanges, statement: ast.CreateView) -> Plan:
+    schema, name, existing = existing_at(view, statement.name)
     if existing is not None and statement.if_not_exists:
-        return skip("CREATE VIEW", f'relation "{name}" already exists, skipping', "42P07")
+        return ddl.skip("CREATE VIEW", f'relation "{name}" already exists, skipping', "42P07")
     if existing is not None and statement.or_replace:
         if not isinstance(existing, View):
             raise WrongObjectType(f'"{name}" is not a view', position=statement.name.offset + 1)
-        s.identity.privileges(catalog).check_owner(existing)
+        view.privileges().check_owner(existing)
     if statement.query.as_of is not None:
         raise Unsupported("a view cannot have AS OF", hint="Give AS OF in the query that reads the view.")
-    resolver = s.resolver(catalog)
-    bound = bind_query(statement.query.tree, resolver, session=s.info())
+    resolver = view.resolver()
+    bound = bind_query(statement.query.tree, resolver, session=view.info())
     if bound.param_types:
         raise UndefinedObject("there is no parameter $1", sqlstate="42P02")
     op = ops.CreateViewOp(
@@ -224,38 +226,38 @@ def plan_create_view(s: EngineSession, statement: ast.CreateView, catalog: Catal
         kept_text(
             statement.query,
             bound.columns,
-            lambda tree: bind_query(tree, s.resolver(catalog), session=s.info()),
+            lambda tree: bind_query(tree, view.resolver(), session=view.info()),
         ),
         RelationDesc(tuple(renamed(bound.columns, statement.columns))),
         references=resolver.references(),
         replace=statement.or_replace,
     )
-    return change("CREATE VIEW", [op])
+    return ddl.change("CREATE VIEW", [op])
 
 
 # -- dropping, renaming ----------------------------------------------------------------------------
 
 
-def plan_drop(s: EngineSession, statement: ast.Drop, catalog: CatalogState) -> Plan:
+def plan_drop(view: CatalogView, ddl: CatalogChanges, statement: ast.Drop) -> Plan:
     changes: list[ops.Op] = []
     notices: list[Notice] = []
     gone: set[str] = set()
     named: set[str] = set()
     for name in statement.names:
-        item, notice = find_or_none(s, statement.kind, name, catalog, if_exists=statement.if_exists)
+        item, notice = find_or_none(view, statement.kind, name, if_exists=statement.if_exists)
         if notice is not None:
             notices.append(notice)
         if item is None or item.id in gone:
             continue
-        if isinstance(item, Database) and item.name == s.database:
+        if isinstance(item, Database) and item.name == view.database:
             raise InvalidTransactionState("cannot drop the currently open database", sqlstate="55006")
         changes.append(ops.DropOp(item.id, statement.cascade))
         named.add(item.id)
         # With CASCADE an earlier name may take a later one with it.
-        gone |= {i.id for i in catalog.drop_order(item.id) if statement.cascade or _goes_with(i, item)}
+        gone |= {i.id for i in view.state.drop_order(item.id) if statement.cascade or _goes_with(i, item)}
     if statement.cascade:
-        notices += _cascading(catalog, gone - named)
-    return change(f"DROP {statement.kind.value}", changes, notices)
+        notices += _cascading(view.state, gone - named)
+    return ddl.change(f"DROP {statement.kind.value}", changes, notices)
 
 
 def _cascading(catalog: CatalogState, ids: Iterable[str]) -> list[Notice]:
@@ -279,23 +281,23 @@ def _goes_with(item: Item, dropped: Item) -> bool:
     return item.id == dropped.id or (isinstance(item, SCHEMA_ITEMS) and item.owner == dropped.id)
 
 
-def plan_rename(s: EngineSession, statement: ast.Rename, catalog: CatalogState) -> Plan:
-    item, notice = find_or_none(s, statement.kind, statement.name, catalog, if_exists=statement.if_exists)
+def plan_rename(view: CatalogView, ddl: CatalogChanges, statement: ast.Rename) -> Plan:
+    item, notice = find_or_none(view, statement.kind, statement.name, if_exists=statement.if_exists)
     verb = f"ALTER {statement.kind.value}"
     if item is None:
-        return change(verb, (), [notice] if notice else [])
-    return change(verb, [ops.RenameOp(item.id, statement.new_name.value)])
+        return ddl.change(verb, (), [notice] if notice else [])
+    return ddl.change(verb, [ops.RenameOp(item.id, statement.new_name.value)])
 
 
 # -- ALTER TABLE -----------------------------------------------------------------------------------
 
 
-def plan_alter_table(s: EngineSession, statement: ast.AlterTable, catalog: CatalogState) -> Plan:
-    item, notice = find_or_none(
-        s, ast.ObjectKind.TABLE, statement.name, catalog, if_exists=statement.if_exists
-    )
+def plan_alter_table(
+    view: CatalogView, ddl: CatalogChanges, writer: Writer, statement: ast.AlterTable
+) -> Plan:
+    item, notice = find_or_none(view, ast.ObjectKind.TABLE, statement.name, if_exists=statement.if_exists)
     if item is None:
-        return change("ALTER TABLE", (), [notice] if notice else [])
+        return ddl.change("ALTER TABLE", (), [notice] if notice else [])
     if not isinstance(item, Table):
         raise WrongObjectType(
             f'cannot alter table "{item.name}"',
@@ -306,17 +308,17 @@ def plan_alter_table(s: EngineSession, statement: ast.AlterTable, catalog: Catal
     table = item
     action = statement.action
     if isinstance(action, ast.AddColumn):
-        return _plan_add_column(s, table, action)
+        return _plan_add_column(view, ddl, writer, table, action)
     if isinstance(action, ast.SetNotNull) and action.not_null:
-        return _plan_set_not_null(table, _find_column(table, action.column))
-    return change("ALTER TABLE", [_alter_op(s, table, action)])
+        return _plan_set_not_null(ddl, writer, table, _find_column(table, action.column))
+    return ddl.change("ALTER TABLE", [_alter_op(view, table, action)])
 
 
-def _alter_op(s: EngineSession, table: Table, action: ast.TableAction) -> ops.Op:
+def _alter_op(view: CatalogView, table: Table, action: ast.TableAction) -> ops.Op:
     match action:
         case ast.SetDefault():
             column = _find_column(table, action.column)
-            text = None if action.default is None else default_text(s, action.default, column)
+            text = None if action.default is None else default_text(view.info(), action.default, column)
             return ops.SetDefaultOp(table.id, column.name, text)
         case ast.SetNotNull():
             return ops.SetNotNullOp(table.id, _find_column(table, action.column).name, action.not_null)
@@ -341,35 +343,37 @@ def _find_column(table: Table, name: ast.Ident) -> Column:
     )
 
 
-def _plan_add_column(s: EngineSession, table: Table, action: ast.AddColumn) -> Plan:
+def _plan_add_column(
+    view: CatalogView, ddl: CatalogChanges, writer: Writer, table: Table, action: ast.AddColumn
+) -> Plan:
     definition = action.column
     if definition.primary_key or definition.unique:
         raise Unsupported("ADD COLUMN cannot declare a key", hint="Declare keys when the table is created.")
     if action.if_not_exists and definition.name.value in table.desc.names:
         text = f'column "{definition.name.value}" of relation "{table.name}" already exists, skipping'
-        return skip("ALTER TABLE", text, "42701")
+        return ddl.skip("ALTER TABLE", text, "42701")
     column = _column(definition, nullable=not definition.not_null)
-    default = None if definition.default is None else default_text(s, definition.default, column)
+    default = None if definition.default is None else default_text(view.info(), definition.default, column)
     op = ops.AddColumnOp(table.id, column, default)
     if default is None and column.nullable:
-        return change("ALTER TABLE", [op])
-    limit = system_number(s, "max_transaction_size")
+        return ddl.change("ALTER TABLE", [op])
+    limit = writer.limit
 
     def work_out(table: Table, ts: int) -> tuple[ops.Op, pa.Table | None]:
-        rows = _read(s, table, ts, physical_names(table.desc))
-        value = default_value(s, column, default, rows.num_rows)
+        rows = _read(writer.reader, table, ts, physical_names(table.desc))
+        value = default_value(view.info(), column, default, rows.num_rows)
         if value.null_count and not column.nullable:
             raise NotNullViolation(
                 f'column "{column.name}" of relation "{table.name}" contains null values',
                 hint="Give the column a DEFAULT.",
-                about=_about(s, table, column.name),
+                about=_about(ddl.catalog.state, table, column.name),
             )
         if value.null_count == rows.num_rows:
             return op, None
         return op, _given(rows, physical_names(RelationDesc((*table.desc.columns, column)))[-1], value, limit)
 
-    async def act(s: EngineSession) -> Outcome:
-        return await _alter_as_read(s, table, work_out)
+    async def act() -> Outcome:
+        return await _alter_as_read(ddl, writer, table, work_out)
 
     return Action(act)
 
@@ -392,29 +396,29 @@ def _given(rows: pa.Table, name: str, value: pa.Array, limit: int) -> pa.Table:
     return updates
 
 
-def _read(s: EngineSession, table: Table, ts: int, columns: Sequence[str]) -> pa.Table:
+def _read(reader: Reader, table: Table, ts: int, columns: Sequence[str]) -> pa.Table:
     """Those columns and `mz_diff`."""
-    with s.engine.collections.snapshot(table, ts) as snapshot:
+    with reader.runtime.collections.snapshot(table, ts) as snapshot:
         return snapshot.read(columns).select([*columns, DIFF_COLUMN])
 
 
-def _about(s: EngineSession, table: Table, column: str) -> About:
-    return About(s.engine.catalog.state.full_name(table)[-2], table.name, column)
+def _about(catalog: CatalogState, table: Table, column: str) -> About:
+    return About(catalog.full_name(table)[-2], table.name, column)
 
 
-def _plan_set_not_null(table: Table, column: Column) -> Plan:
+def _plan_set_not_null(ddl: CatalogChanges, writer: Writer, table: Table, column: Column) -> Plan:
     op = ops.SetNotNullOp(table.id, column.name, True)
 
-    async def act(s: EngineSession) -> Outcome:
+    async def act() -> Outcome:
         def work_out(table: Table, ts: int) -> tuple[ops.Op, None]:
             name = physical_names(table.desc)[table.desc.names.index(column.name)]
-            if _read(s, table, ts, [name]).column(0).null_count:
+            if _read(writer.reader, table, ts, [name]).column(0).null_count:
                 raise NotNullViolation(
                     f'column "{column.name}" of relation "{table.name}" contains null values',
-                    about=_about(s, table, column.name),
+                    about=_about(ddl.catalog.state, table, column.name),
                 )
             return op, None
 
-        return await _alter_as_read(s, table, work_out)
+        return await _alter_as_read(ddl, writer, table, work_out)
 
     return Action(act)

@@ -23,57 +23,34 @@ from tidemill.catalog.privileges import (
 from tidemill.catalog.role_ops import RoleAttributes
 from tidemill.catalog.state import CatalogState, id_order
 from tidemill.engine.api import Complete, Outcome
-from tidemill.engine.ddl.catalog_changes import change, find_or_none, transact
+from tidemill.engine.ddl.catalog_changes import CatalogChanges, find_or_none
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Action, Plan
-from tidemill.engine.session.session import EngineSession
 from tidemill.errors import DuplicateObject, InvalidValue, Notice, UndefinedObject, Unsupported
 from tidemill.sql import ast
-
-
-def plan_role(s: EngineSession, statement: ast.Statement, catalog: CatalogState) -> Plan | None:
-    """None if this module does not handle the statement."""
-    match statement:
-        case ast.CreateRole():
-            return _create_role(s, statement, catalog)
-        case ast.AlterRole():
-            return _alter_role(s, statement, catalog)
-        case ast.DropRole():
-            return _drop_role(s, statement, catalog)
-        case ast.GrantRoles():
-            return _grant_roles(s, statement, catalog)
-        case ast.GrantPrivileges():
-            return _grant_privileges(s, statement, catalog)
-        case ast.AlterOwner():
-            return _alter_owner(s, statement, catalog)
-        case ast.ReassignOwned():
-            return _reassign_owned(s, statement, catalog)
-        case ast.DropOwned():
-            return _drop_owned(s, statement, catalog)
-        case _:
-            return None
-
 
 # -- roles
 
 
-def _create_role(s: EngineSession, statement: ast.CreateRole, catalog: CatalogState) -> Plan:
+def plan_create_role(view: CatalogView, ddl: CatalogChanges, statement: ast.CreateRole) -> Plan:
     name = statement.name.value
-    _check_may_change(s, catalog, "create", statement.options)
-    if catalog.find_role(name) is not None:
+    _check_may_change(view, "create", statement.options)
+    if view.state.find_role(name) is not None:
         raise DuplicateObject(f'role "{name}" already exists', position=statement.name.offset + 1)
     return _with_password(
+        ddl,
         "CREATE ROLE",
         statement.options.password,
         lambda verifier: ops.CreateRoleOp(name, _attributes(statement.options, verifier)),
     )
 
 
-def _alter_role(s: EngineSession, statement: ast.AlterRole, catalog: CatalogState) -> Plan:
-    role = named_role(s, statement.name, catalog)
+def plan_alter_role(view: CatalogView, ddl: CatalogChanges, statement: ast.AlterRole) -> Plan:
+    role = named_role(view, statement.name)
     options = statement.options
     only_password = options == ast.RoleOptions(password=options.password)
-    if not (only_password and role.id == s.identity.acting_role(catalog).id):
-        _check_may_change(s, catalog, "alter", options, role)
+    if not (only_password and role.id == view.identity.acting_role(view.state).id):
+        _check_may_change(view, "alter", options, role)
     if is_system(role.id):
         raise Unsupported(
             f'role "{role.name}" is part of the system and cannot be changed',
@@ -81,6 +58,7 @@ def _alter_role(s: EngineSession, statement: ast.AlterRole, catalog: CatalogStat
             sqlstate="42501",
         )
     return _with_password(
+        ddl,
         "ALTER ROLE",
         options.password,
         lambda verifier: ops.AlterRoleOp(role.id, _attributes(options, verifier)),
@@ -88,9 +66,9 @@ def _alter_role(s: EngineSession, statement: ast.AlterRole, catalog: CatalogStat
 
 
 def _check_may_change(
-    s: EngineSession, catalog: CatalogState, verb: str, options: ast.RoleOptions, role: Role | None = None
+    view: CatalogView, verb: str, options: ast.RoleOptions, role: Role | None = None
 ) -> None:
-    mine = s.identity.privileges(catalog)
+    mine = view.privileges()
     if mine.superuser:
         return
     if not mine.role.createrole:
@@ -98,7 +76,7 @@ def _check_may_change(
             f"permission denied to {verb} role",
             detail=f"Only roles with the CREATEROLE attribute may {verb} roles.",
         )
-    if options.superuser is not None or (role is not None and may_become_superuser(catalog, role)):
+    if options.superuser is not None or (role is not None and may_become_superuser(view.state, role)):
         raise PermissionDenied(
             f"permission denied to {verb} role",
             detail=f"Only roles with the SUPERUSER attribute may {verb} roles with the SUPERUSER attribute "
@@ -118,7 +96,9 @@ def _attributes(options: ast.RoleOptions, verifier: str | None) -> RoleAttribute
     )
 
 
-def _with_password(verb: str, password: ast.Password | None, make: Callable[[str | None], ops.Op]) -> Plan:
+def _with_password(
+    ddl: CatalogChanges, verb: str, password: ast.Password | None, make: Callable[[str | None], ops.Op]
+) -> Plan:
     text = None if password is None else password.text
     if text is not None and len(text.encode("utf-8", "surrogatepass")) > MAX_PASSWORD_BYTES:
         raise InvalidValue(f"password is longer than {MAX_PASSWORD_BYTES} bytes", sqlstate="22023")
@@ -128,58 +108,60 @@ def _with_password(verb: str, password: ast.Password | None, make: Callable[[str
             hint="Give the password itself, or a SCRAM-SHA-256 verifier.",
         )
 
-    async def act(s: EngineSession) -> Outcome:
+    async def act() -> Outcome:
         verifier: str | None = None
         if text == "":
-            s.notice(Notice("empty string is not a valid password, clearing password"))
+            ddl.execution.notice(Notice("empty string is not a valid password, clearing password"))
         elif text is not None:
             # A client may have hashed it already, so that it never leaves the client (psql's \password).
             hashed = parse_verifier(text) is not None
-            verifier = text if hashed else (await s.blocking(make_verifier, text)).text()
-        await transact(s, verb, [make(verifier)])
+            verifier = text if hashed else (await ddl.execution.blocking(make_verifier, text)).text()
+        await ddl.transact(verb, [make(verifier)])
         return Complete(verb)
 
     return Action(act)
 
 
-def _drop_role(s: EngineSession, statement: ast.DropRole, catalog: CatalogState) -> Plan:
+def plan_drop_role(view: CatalogView, ddl: CatalogChanges, statement: ast.DropRole) -> Plan:
     changes: list[ops.Op] = []
     notices: list[Notice] = []
     for name in statement.names:
-        role = catalog.find_role(name.value)
+        role = view.state.find_role(name.value)
         if role is None:
             if not statement.if_exists:
                 raise UndefinedObject(f'role "{name.value}" does not exist', position=name.offset + 1)
             notices.append(Notice(f'role "{name.value}" does not exist, skipping'))
             continue
-        _check_may_change(s, catalog, "drop", ast.RoleOptions(), role)
-        if role.name in (s.role, s.identity.acting_role(catalog).name):
+        _check_may_change(view, "drop", ast.RoleOptions(), role)
+        if role.name in (view.identity.login_name, view.identity.acting_role(view.state).name):
             raise InvalidValue(
-                "current user cannot be dropped" if role.name != s.role else "session user cannot be dropped",
+                "current user cannot be dropped"
+                if role.name != view.identity.login_name
+                else "session user cannot be dropped",
                 sqlstate="55006",
             )
         changes.append(ops.DropRoleOp(role.id))
-    return change("DROP ROLE", changes, notices)
+    return ddl.change("DROP ROLE", changes, notices)
 
 
 # -- members
 
 
-def _grant_roles(s: EngineSession, statement: ast.GrantRoles, catalog: CatalogState) -> Plan:
+def plan_grant_roles(view: CatalogView, ddl: CatalogChanges, statement: ast.GrantRoles) -> Plan:
     verb = "REVOKE" if statement.revoke else "GRANT"
-    mine = s.identity.privileges(catalog)
+    mine = view.privileges()
     changes: list[ops.Op] = []
     notices: list[Notice] = []
     for granted in statement.roles:
-        role = named_role(s, granted, catalog)
-        if not mine.superuser and (not mine.role.createrole or may_become_superuser(catalog, role)):
+        role = named_role(view, granted)
+        if not mine.superuser and (not mine.role.createrole or may_become_superuser(view.state, role)):
             raise PermissionDenied(
                 f'permission denied to {verb.lower()} role "{role.name}"',
                 detail="Only roles with the CREATEROLE attribute, and for superusers and their members those "
                 f"with the SUPERUSER attribute, may {verb.lower()} membership.",
             )
         for name in statement.members:
-            member = named_role(s, name, catalog)
+            member = named_role(view, name)
             has = role.id in member.member_of
             if has is statement.revoke:
                 changes.append(ops.SetMember(role.id, member.id, statement.revoke))
@@ -191,18 +173,18 @@ def _grant_roles(s: EngineSession, statement: ast.GrantRoles, catalog: CatalogSt
                         "WARNING" if statement.revoke else "NOTICE",
                     )
                 )
-    return change(f"{verb} ROLE", changes, notices)
+    return ddl.change(f"{verb} ROLE", changes, notices)
 
 
 # -- privileges
 
 
-def _grant_privileges(s: EngineSession, statement: ast.GrantPrivileges, catalog: CatalogState) -> Plan:
+def plan_grant_privileges(view: CatalogView, ddl: CatalogChanges, statement: ast.GrantPrivileges) -> Plan:
     verb = "REVOKE" if statement.revoke else "GRANT"
-    mine = s.identity.privileges(catalog)
-    grantees = [_grantee(s, name, catalog) for name in statement.roles]
+    mine = view.privileges()
+    grantees = [_grantee(view, name) for name in statement.roles]
     changes: list[ops.Op] = []
-    for item in _granted_items(s, statement, catalog):
+    for item in _granted_items(view, statement):
         possible = possible_privileges(item)
         wrong = [p for p in statement.privileges if p not in possible]
         if wrong:
@@ -213,28 +195,28 @@ def _grant_privileges(s: EngineSession, statement: ast.GrantPrivileges, catalog:
                 detail="Only its owner may grant on it.",
             )
         if is_system(item.id):
-            raise Unsupported(f"{catalog.describe(item)} is part of the system", sqlstate="42501")
+            raise Unsupported(f"{view.state.describe(item)} is part of the system", sqlstate="42501")
         privileges = statement.privileges or possible
         changes += [ops.SetPrivileges(item.id, to, privileges, statement.revoke) for to in grantees]
-    return change(verb, changes)
+    return ddl.change(verb, changes)
 
 
-def _granted_items(s: EngineSession, statement: ast.GrantPrivileges, catalog: CatalogState) -> list[Item]:
+def _granted_items(view: CatalogView, statement: ast.GrantPrivileges) -> list[Item]:
     found: list[Item] = []
     for name in statement.names:
         match statement.kind:
             case ast.GrantKind.DATABASE:
-                found.append(catalog.database(name.item))
+                found.append(view.state.database(name.item))
             case ast.GrantKind.SCHEMA:
-                found.append(catalog.resolve_schema(name.parts, s.database))
+                found.append(view.state.resolve_schema(name.parts, view.database))
             case ast.GrantKind.ALL_TABLES:
-                schema = catalog.resolve_schema(name.parts, s.database)
-                found += [r for r in catalog.relations(schema.id) if r.owner is None]
+                schema = view.state.resolve_schema(name.parts, view.database)
+                found += [r for r in view.state.relations(schema.id) if r.owner is None]
             case ast.GrantKind.TABLE:
-                found.append(_standing(s.resolver(catalog).item(name), catalog))
+                found.append(_standing(view.resolver().item(name), view.state))
             case ast.GrantKind.CONNECTION | ast.GrantKind.SECRET:
                 kind = statement.kind.value.lower()
-                item = s.resolver(catalog).any_item(name, kind)
+                item = view.resolver().any_item(name, kind)
                 if kind_name(item) != kind:
                     raise UndefinedObject(f'{kind} "{name.item}" does not exist', position=name.offset + 1)
                 found.append(item)
@@ -248,23 +230,23 @@ def _standing(item: Item, catalog: CatalogState) -> Item:
     return item
 
 
-def _grantee(s: EngineSession, name: ast.RoleName, catalog: CatalogState) -> str:
+def _grantee(view: CatalogView, name: ast.RoleName) -> str:
     if name.keyword and name.value == PUBLIC:
         return PUBLIC
-    return named_role(s, name, catalog).id
+    return named_role(view, name).id
 
 
-def named_role(s: EngineSession, name: ast.RoleName, catalog: CatalogState) -> Role:
+def named_role(view: CatalogView, name: ast.RoleName) -> Role:
     if name.keyword:
         if name.value == PUBLIC:
             raise UndefinedObject('role "public" does not exist', position=name.offset + 1)
         return (
-            s.identity.login_role(catalog)
+            view.identity.login_role(view.state)
             if name.value == "session_user"
-            else s.identity.acting_role(catalog)
+            else view.identity.acting_role(view.state)
         )
     try:
-        return catalog.role(name.value)
+        return view.state.role(name.value)
     except UndefinedObject as e:
         e.position = name.offset + 1
         raise
@@ -273,57 +255,57 @@ def named_role(s: EngineSession, name: ast.RoleName, catalog: CatalogState) -> R
 # -- owners
 
 
-def _alter_owner(s: EngineSession, statement: ast.AlterOwner, catalog: CatalogState) -> Plan:
+def plan_alter_owner(view: CatalogView, ddl: CatalogChanges, statement: ast.AlterOwner) -> Plan:
     verb = f"ALTER {statement.kind.value}"
-    item, notice = find_or_none(s, statement.kind, statement.name, catalog, if_exists=statement.if_exists)
+    item, notice = find_or_none(view, statement.kind, statement.name, if_exists=statement.if_exists)
     if item is None:
-        return change(verb, (), [notice] if notice else [])
-    owner = named_role(s, statement.owner, catalog)
-    _check_may_give(s, catalog, owner)
+        return ddl.change(verb, (), [notice] if notice else [])
+    owner = named_role(view, statement.owner)
+    _check_may_give(view, owner)
     if isinstance(item, SCHEMA_ITEMS):
         # Otherwise a role could get objects in a schema in which it may not create them.
-        new = Privileges(catalog, owner)
-        new.check(catalog.get(item.schema, Schema), "CREATE")
-    return change(verb, [ops.SetOwner(item.id, owner.id)])
+        new = Privileges(view.state, owner)
+        new.check(view.state.get(item.schema, Schema), "CREATE")
+    return ddl.change(verb, [ops.SetOwner(item.id, owner.id)])
 
 
-def _check_may_give(s: EngineSession, catalog: CatalogState, owner: Role) -> None:
-    if not s.identity.privileges(catalog).acts_as(owner.id):
+def _check_may_give(view: CatalogView, owner: Role) -> None:
+    if not view.privileges().acts_as(owner.id):
         raise PermissionDenied(f'must be able to SET ROLE "{owner.name}"')
 
 
-def _reassign_owned(s: EngineSession, statement: ast.ReassignOwned, catalog: CatalogState) -> Plan:
-    to = named_role(s, statement.to, catalog)
-    _check_may_give(s, catalog, to)
-    owned = _owned(s, statement.roles, catalog, "reassign objects")
-    return change("REASSIGN OWNED", [ops.SetOwner(item.id, to.id) for item in owned])
+def plan_reassign_owned(view: CatalogView, ddl: CatalogChanges, statement: ast.ReassignOwned) -> Plan:
+    to = named_role(view, statement.to)
+    _check_may_give(view, to)
+    owned = _owned(view, statement.roles, "reassign objects")
+    return ddl.change("REASSIGN OWNED", [ops.SetOwner(item.id, to.id) for item in owned])
 
 
-def _drop_owned(s: EngineSession, statement: ast.DropOwned, catalog: CatalogState) -> Plan:
+def plan_drop_owned(view: CatalogView, ddl: CatalogChanges, statement: ast.DropOwned) -> Plan:
     """Drops the items that the roles own, and revokes the privileges granted to them."""
-    owned = _owned(s, statement.roles, catalog, "drop objects")
+    owned = _owned(view, statement.roles, "drop objects")
     going = {item.id for item in owned}
     changes: list[ops.Op] = []
     gone: set[str] = set()
     for item in sorted(owned, key=lambda i: id_order(i.id), reverse=True):
         if item.id not in gone:
             changes.append(ops.DropOp(item.id, statement.cascade))
-            gone |= {i.id for i in catalog.drop_order(item.id)}
-    ids = {named_role(s, name, catalog).id for name in statement.roles}
-    for item in catalog.items.values():
-        access = catalog.access(item.id)
+            gone |= {i.id for i in view.state.drop_order(item.id)}
+    ids = {named_role(view, name).id for name in statement.roles}
+    for item in view.state.items.values():
+        access = view.state.access(item.id)
         if access is not None and item.id not in going | gone:
             changes += [
                 ops.SetPrivileges(item.id, g.to, g.privileges, True) for g in access.grants if g.to in ids
             ]
-    return change("DROP OWNED", changes)
+    return ddl.change("DROP OWNED", changes)
 
 
-def _owned(s: EngineSession, names: Sequence[ast.RoleName], catalog: CatalogState, what: str) -> list[Item]:
-    mine = s.identity.privileges(catalog)
+def _owned(view: CatalogView, names: Sequence[ast.RoleName], what: str) -> list[Item]:
+    mine = view.privileges()
     ids: set[str] = set()
     for name in names:
-        role = named_role(s, name, catalog)
+        role = named_role(view, name)
         if not mine.acts_as(role.id):
             raise PermissionDenied(
                 f"permission denied to {what}",
@@ -332,6 +314,6 @@ def _owned(s: EngineSession, names: Sequence[ast.RoleName], catalog: CatalogStat
         ids.add(role.id)
     return [
         item
-        for item in catalog.items.values()
-        if not is_system(item.id) and role_ops.ownable(item) and access_of(catalog, item).owner in ids
+        for item in view.state.items.values()
+        if not is_system(item.id) and role_ops.ownable(item) and access_of(view.state, item).owner in ids
     ]

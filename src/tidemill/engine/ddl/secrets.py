@@ -16,9 +16,9 @@ from tidemill.catalog.secrets import SecretStore, checked
 from tidemill.catalog.state import CatalogState
 from tidemill.config import Config
 from tidemill.engine.api import Complete, Outcome
-from tidemill.engine.ddl.catalog_changes import by_itself, change, find_or_none, item_at, skip, transact_now
+from tidemill.engine.ddl.catalog_changes import CatalogChanges, find_or_none, item_at
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Action, Plan
-from tidemill.engine.session.session import EngineSession
 from tidemill.sql import ast
 
 
@@ -29,48 +29,56 @@ def secret_store(config: Config, environment_id: str) -> SecretStore:
     return SecretStore(None if config.on_s3 else Path(config.data_dir) / "secrets")
 
 
-def plan_create_secret(s: EngineSession, statement: ast.CreateSecret, catalog: CatalogState) -> Plan:
-    schema, name, existing = item_at(s, statement.name, catalog)
+def plan_create_secret(
+    view: CatalogView, ddl: CatalogChanges, secrets: SecretStore, statement: ast.CreateSecret
+) -> Plan:
+    schema, name, existing = item_at(view, statement.name)
     if isinstance(existing, Secret) and statement.if_not_exists:
-        return skip("CREATE SECRET", f'secret "{name}" already exists, skipping', "42710")
+        return ddl.skip("CREATE SECRET", f'secret "{name}" already exists, skipping', "42710")
     if existing is not None:
         raise already_exists(existing)
-    return _keep("CREATE SECRET", CreateSecretOp(schema.id, name), statement.value)
+    return _keep(ddl, secrets, "CREATE SECRET", CreateSecretOp(schema.id, name), statement.value)
 
 
-def plan_alter_secret(s: EngineSession, statement: ast.AlterSecret, catalog: CatalogState) -> Plan:
+def plan_alter_secret(
+    view: CatalogView, ddl: CatalogChanges, secrets: SecretStore, statement: ast.AlterSecret
+) -> Plan:
     kind = ast.ObjectKind.SECRET
-    item, notice = find_or_none(s, kind, statement.name, catalog, if_exists=statement.if_exists)
+    item, notice = find_or_none(view, kind, statement.name, if_exists=statement.if_exists)
     if item is None:
-        return change("ALTER SECRET", (), [notice] if notice else [])
-    return _keep("ALTER SECRET", AlterSecretOp(item.id), statement.value)
+        return ddl.change("ALTER SECRET", (), [notice] if notice else [])
+    return _keep(ddl, secrets, "ALTER SECRET", AlterSecretOp(item.id), statement.value)
 
 
-def _keep(verb: str, op: CreateSecretOp | AlterSecretOp, text: str) -> Plan:
+def _keep(
+    ddl: CatalogChanges, secrets: SecretStore, verb: str, op: CreateSecretOp | AlterSecretOp, text: str
+) -> Plan:
     checked(text)
 
-    async def act(s: EngineSession) -> Outcome:
-        await by_itself(s, verb)
-        await s.blocking(partial(_transact, s, verb, op, text))
+    async def act() -> Outcome:
+        await ddl.by_itself(verb)
+        await ddl.execution.blocking(partial(_transact, ddl, secrets, verb, op, text))
         return Complete(verb)
 
     return Action(act)
 
 
-def _transact(s: EngineSession, verb: str, op: CreateSecretOp | AlterSecretOp, text: str) -> None:
+def _transact(
+    ddl: CatalogChanges, secrets: SecretStore, verb: str, op: CreateSecretOp | AlterSecretOp, text: str
+) -> None:
     """Writes the text and the entry, or neither."""
     written: list[Secret] = []
 
     def before(old: CatalogState, new: CatalogState) -> None:
         for secret in new.secrets():
             if old.items.get(secret.id) != secret:
-                s.engine.secrets.write(secret, text)
+                secrets.write(secret, text)
                 written.append(secret)
 
     try:
-        transact_now(s, verb, [op], before=before)
+        ddl.transact_now(verb, [op], before=before)
     except Exception:
-        # It surely did not happen; what is left after a crash goes when the next server starts.
+        # The change was certainly not made. After a crash, the next server deletes the rest when it starts.
         for secret in written:
-            s.engine.secrets.forget(secret)
+            secrets.forget(secret)
         raise

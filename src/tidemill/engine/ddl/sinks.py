@@ -11,13 +11,14 @@ from dataclasses import replace
 
 from tidemill.catalog import ops, sink_ops
 from tidemill.catalog.items import Sink, SourceProgress, View
-from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome
-from tidemill.engine.ddl.catalog_changes import item_at, skip, transact
+from tidemill.engine.ddl.catalog_changes import CatalogChanges, item_at
+from tidemill.engine.ddl.external import External
 from tidemill.engine.ddl.sink_targets import SinkRequest, describe_sink
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Action, Plan
-from tidemill.engine.session.session import EngineSession
 from tidemill.errors import WrongObjectType
+from tidemill.inputs.collections import Collections
 from tidemill.inputs.timelines import check_ours
 from tidemill.sinks.feed import Sinkable
 from tidemill.sql import ast
@@ -26,17 +27,23 @@ from tidemill.sql.render import to_sql
 _VERB = "CREATE SINK"
 
 
-def plan_create_sink(s: EngineSession, statement: ast.CreateSink, catalog: CatalogState) -> Plan:
-    schema, name, existing = item_at(s, statement.name, catalog)
+def plan_create_sink(
+    view: CatalogView,
+    ddl: CatalogChanges,
+    collections: Collections,
+    external: External,
+    statement: ast.CreateSink,
+) -> Plan:
+    schema, name, existing = item_at(view, statement.name)
     if existing is not None:
         if statement.if_not_exists and isinstance(existing, Sink):
-            return skip(_VERB, f'sink "{name}" already exists, skipping', "42710")
+            return ddl.skip(_VERB, f'sink "{name}" already exists, skipping', "42710")
         raise ops.already_exists(existing)
-    relation = _relation(s, statement.relation, catalog)
-    request = SinkRequest(s, statement, catalog, relation)
+    relation = _relation(view, statement.relation)
+    request = SinkRequest(view, collections, external, statement, relation)
 
-    async def act(s: EngineSession) -> Outcome:
-        definition = await s.interrupt.guard(s.blocking(describe_sink, request))
+    async def act() -> Outcome:
+        definition = await ddl.execution.interrupt.guard(ddl.execution.blocking(describe_sink, request))
         connections = (definition.connection, definition.registry)
         op = sink_ops.CreateSinkOp(
             schema.id,
@@ -51,15 +58,15 @@ def plan_create_sink(s: EngineSession, statement: ast.CreateSink, catalog: Catal
             statement.snapshot,
             tuple(c for c in connections if c is not None),
         )
-        await transact(s, _VERB, [op])
+        await ddl.transact(_VERB, [op])
         return Complete(_VERB)
 
     return Action(act)
 
 
-def _relation(s: EngineSession, name: ast.Name, catalog: CatalogState) -> Sinkable:
+def _relation(view: CatalogView, name: ast.Name) -> Sinkable:
     """The stored relation that the sink writes."""
-    item = s.resolver(catalog).any_item(name)
+    item = view.resolver().any_item(name)
     position = name.offset + 1
     if isinstance(item, View):
         raise WrongObjectType(
@@ -75,6 +82,6 @@ def _relation(s: EngineSession, name: ast.Name, catalog: CatalogState) -> Sinkab
             position=position,
         )
     check_ours([item], "a sink")
-    s.resolver(catalog).desc(item, position)
-    s.identity.privileges(catalog).check(item, "SELECT")
+    view.resolver().desc(item, position)
+    view.privileges().check(item, "SELECT")
     return item

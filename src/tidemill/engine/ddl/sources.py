@@ -9,20 +9,24 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from tidemill.catalog import source_ops
-from tidemill.catalog.connections import expect_type
-from tidemill.catalog.items import Connection, Schema, Source, SourceProgress, SourceTable
-from tidemill.catalog.state import CatalogState
+from tidemill.catalog.items import Schema, Source, SourceProgress, SourceTable
 from tidemill.engine.api import Complete, Outcome
-from tidemill.engine.ddl.catalog_changes import change, existing_at, find_or_none, renamed, skip, transact
+from tidemill.engine.ddl.catalog_changes import (
+    CatalogChanges,
+    existing_at,
+    find_connection,
+    find_or_none,
+    renamed,
+)
+from tidemill.engine.ddl.external import External
 from tidemill.engine.ddl.upstreams import TABLES, DescribeContext, Described, describe
 from tidemill.engine.ddl.upstreams.envelopes import ORDER_BY_PARAMETER
-from tidemill.engine.read.show import system_value
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.durations import history_ms, interval_ms
 from tidemill.engine.session.plan import Action, Plan
-from tidemill.engine.session.session import EngineSession
-from tidemill.engine.session.variables import SYSTEM_PARAMETERS
 from tidemill.errors import (
     DuplicateObject,
     Notice,
@@ -43,20 +47,22 @@ from tidemill.types.model import RelationDesc
 # -- CREATE SOURCE ---------------------------------------------------------------------------------
 
 
-def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: CatalogState) -> Plan:
-    schema, name, existing = existing_at(s, statement.name, catalog)
+def plan_create_source(
+    view: CatalogView, ddl: CatalogChanges, external: External, statement: ast.CreateSource
+) -> Plan:
+    schema, name, existing = existing_at(view, statement.name)
     if existing is not None and statement.if_not_exists:
-        return skip("CREATE SOURCE", f'relation "{name}" already exists, skipping', "42P07")
+        return ddl.skip("CREATE SOURCE", f'relation "{name}" already exists, skipping', "42P07")
     if existing is not None:
         raise DuplicateObject(f'relation "{name}" already exists', sqlstate="42P07")
-    progress = None if statement.progress is None else _beside(s, schema, statement.progress, catalog)
+    progress = None if statement.progress is None else _beside(view, schema, statement.progress)
     history = history_ms(statement.retain_history)
     interval = DEFAULT_INTERVAL_MS if statement.interval is None else interval_ms(statement.interval)
 
     _check_timeline(statement)
 
     def work_out() -> tuple[source_ops.CreateSourceOp, Sequence[Notice]]:
-        described = describe(statement, _context(s, catalog))
+        described = describe(statement, _context(view, external))
         own = described.own
         op = source_ops.CreateSourceOp(
             schema.id,
@@ -65,26 +71,26 @@ def plan_create_source(s: EngineSession, statement: ast.CreateSource, catalog: C
             json.dumps(described.definition, sort_keys=True, separators=(",", ":")),
             to_sql(replace(statement, if_not_exists=False, cluster=None, validate=True)),
             _own_desc(statement, own),
-            None if own is None else described.envelope or _envelope(own),
+            None if own is None else described.envelope or own.envelope,
             described.gauge.remap_desc,
             described.gauge.progress_desc,
             interval,
             progress,
-            _subsources(s, statement, described, schema, catalog),
+            _subsources(view, statement, described, schema),
             history,
             described.connections,
             statement.timeline,
-            _dead_letters(s, statement, described, schema, catalog),
+            _dead_letters(view, statement, described, schema),
         )
         return op, described.notices
 
-    async def act(s: EngineSession) -> Outcome:
-        op, notices = await s.interrupt.guard(s.blocking(work_out))
-        await transact(s, "CREATE SOURCE", [op])
+    async def act() -> Outcome:
+        op, notices = await ddl.execution.interrupt.guard(ddl.execution.blocking(work_out))
+        await ddl.transact("CREATE SOURCE", [op])
         for notice in notices:
-            s.notice(notice)
+            ddl.execution.notice(notice)
         if op.desc is None and not op.subsources:
-            s.notice(
+            ddl.execution.notice(
                 Notice(
                     f'source "{name}" has no tables yet',
                     hint=f"Make them with CREATE TABLE ... FROM SOURCE {ast.Ident(name)} (REFERENCE ...).",
@@ -115,23 +121,16 @@ def _check_timeline(statement: ast.CreateSource) -> None:
         )
 
 
-def _context(s: EngineSession, catalog: CatalogState) -> DescribeContext:
-    resolver = s.resolver(catalog)
-
-    def find(name: ast.Name, kind: str) -> Connection:
-        item = resolver.any_item(name, "connection")
-        if not isinstance(item, Connection):
-            raise WrongObjectType(f'"{item.name}" is not a connection', position=name.offset + 1)
-        s.identity.privileges(catalog).check(item, "USAGE")
-        return expect_type(item, kind, name.offset + 1)
-
-    order_by = system_value(s, SYSTEM_PARAMETERS[ORDER_BY_PARAMETER]) == "on"
-    root = s.engine.config.files_root
-    return DescribeContext(catalog, s.engine.secrets, find, s.engine.oracle.now(), order_by, root)
-
-
-def _envelope(output: OutputDefinition) -> str:
-    return "none" if output.key is None else "upsert"
+def _context(view: CatalogView, external: External) -> DescribeContext:
+    order_by = view.parameters.get(ORDER_BY_PARAMETER) == "on"
+    return DescribeContext(
+        view.state,
+        external.secrets,
+        partial(find_connection, view),
+        external.now(),
+        order_by,
+        external.files_root,
+    )
 
 
 def _own_desc(statement: ast.CreateSource, output: OutputDefinition | None) -> RelationDesc | None:
@@ -147,11 +146,10 @@ def _own_desc(statement: ast.CreateSource, output: OutputDefinition | None) -> R
 
 
 def _subsources(
-    s: EngineSession,
+    view: CatalogView,
     statement: ast.CreateSource,
     described: Described,
     schema: Schema,
-    catalog: CatalogState,
 ) -> tuple[source_ops.NewSubsource, ...]:
     if statement.tables is None:
         return ()
@@ -166,7 +164,7 @@ def _subsources(
         chosen = [
             (
                 _output(described.outputs, asked.output, f"the {described.label}"),
-                asked.output.item if asked.alias is None else _beside(s, schema, asked.alias, catalog),
+                asked.output.item if asked.alias is None else _beside(view, schema, asked.alias),
             )
             for asked in statement.tables.tables
         ]
@@ -174,20 +172,19 @@ def _subsources(
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
         raise DuplicateObject(f'"{twice}" is named more than once in FOR TABLES', sqlstate="42712")
-    return tuple(source_ops.NewSubsource(n, o.name, o.desc, _envelope(o)) for o, n in chosen)
+    return tuple(source_ops.NewSubsource(n, o.name, o.desc, o.envelope) for o, n in chosen)
 
 
 def _dead_letters(
-    s: EngineSession,
+    view: CatalogView,
     statement: ast.CreateSource,
     described: Described,
     schema: Schema,
-    catalog: CatalogState,
 ) -> source_ops.NewDeadLetters | None:
     output, said = described.dead_letters, statement.messages.on_error
     if output is None or said is None:
         return None
-    name = None if said.into is None else _beside(s, schema, said.into, catalog)
+    name = None if said.into is None else _beside(view, schema, said.into)
     return source_ops.NewDeadLetters(output.name, output.desc, name)
 
 
@@ -203,9 +200,9 @@ def _output(outputs: Sequence[OutputDefinition], name: ast.Name, label: str) -> 
     )
 
 
-def _beside(s: EngineSession, schema: Schema, name: ast.Name, catalog: CatalogState) -> str:
+def _beside(view: CatalogView, schema: Schema, name: ast.Name) -> str:
     """The name of an item that belongs to a source, in the schema of the source."""
-    if len(name.parts) > 1 and catalog.resolve_schema(name.parts[:-1], s.database).id != schema.id:
+    if len(name.parts) > 1 and view.state.resolve_schema(name.parts[:-1], view.database).id != schema.id:
         raise Unsupported(
             f'"{name.item}" must be in the schema of its source, "{schema.name}"', position=name.offset + 1
         )
@@ -216,15 +213,18 @@ def _beside(s: EngineSession, schema: Schema, name: ast.Name, catalog: CatalogSt
 
 
 def plan_create_table_from_source(
-    s: EngineSession, statement: ast.CreateTableFromSource, catalog: CatalogState
+    view: CatalogView,
+    ddl: CatalogChanges,
+    external: External,
+    statement: ast.CreateTableFromSource,
 ) -> Plan:
-    schema, name, existing = existing_at(s, statement.name, catalog)
+    schema, name, existing = existing_at(view, statement.name)
     if existing is not None and statement.if_not_exists:
-        return skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
-    source = s.resolver(catalog).item(statement.source)
+        return ddl.skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
+    source = view.resolver().item(statement.source)
     if not isinstance(source, Source):
         raise WrongObjectType(f'"{source.name}" is not a source', position=statement.source.offset + 1)
-    s.identity.privileges(catalog).check(source, "SELECT")
+    view.privileges().check(source, "SELECT")
     if source.desc is not None:
         raise WrongObjectType(
             f'source "{source.name}" gives one relation, which is the source itself',
@@ -232,7 +232,7 @@ def plan_create_table_from_source(
             position=statement.source.offset + 1,
         )
     if source.type in TABLES:
-        return _plan_described_table(schema, name, source, statement, catalog)
+        return _plan_described_table(view, ddl, external, schema, name, source, statement)
     if not statement.messages.silent:
         raise Unsupported(
             f'FORMAT, INCLUDE, ENVELOPE and ON ERROR are not supported for tables of source "{source.name}"',
@@ -240,25 +240,31 @@ def plan_create_table_from_source(
             hint="Leave them out.",
             position=statement.source.offset + 1,
         )
-    opened = open_source(json.loads(source.definition), s.engine.config.files_root)
+    opened = open_source(json.loads(source.definition), external.files_root)
     try:
         output = _output(opened.outputs, statement.reference, f'source "{source.name}"')
     finally:
         opened.close()
     desc = RelationDesc(tuple(renamed(output.desc.columns, statement.columns)), output.desc.hidden)
-    op = source_ops.CreateSourceTable(schema.id, name, source.id, output.name, desc, _envelope(output))
-    return change("CREATE TABLE", [op])
+    op = source_ops.CreateSourceTable(schema.id, name, source.id, output.name, desc, output.envelope)
+    return ddl.change("CREATE TABLE", [op])
 
 
 def _plan_described_table(
-    schema: Schema, name: str, source: Source, statement: ast.CreateTableFromSource, catalog: CatalogState
+    view: CatalogView,
+    ddl: CatalogChanges,
+    external: External,
+    schema: Schema,
+    name: str,
+    source: Source,
+    statement: ast.CreateTableFromSource,
 ) -> Plan:
-    async def act(s: EngineSession) -> Outcome:
-        described = await s.interrupt.guard(
-            s.blocking(TABLES[source.type], source, statement, _context(s, catalog))
+    async def act() -> Outcome:
+        described = await ddl.execution.interrupt.guard(
+            ddl.execution.blocking(TABLES[source.type], source, statement, _context(view, external))
         )
         columns, letters, said = described.output.desc, described.dead_letters, statement.messages.on_error
-        into = None if said is None or said.into is None else _beside(s, schema, said.into, catalog)
+        into = None if said is None or said.into is None else _beside(view, schema, said.into)
         op = source_ops.CreateSourceTable(
             schema.id,
             name,
@@ -271,7 +277,7 @@ def _plan_described_table(
             described.connections,
             None if letters is None else source_ops.NewDeadLetters(letters["name"], DESC, into, letters),
         )
-        await transact(s, "CREATE TABLE", [op])
+        await ddl.transact("CREATE TABLE", [op])
         return Complete("CREATE TABLE")
 
     return Action(act)
@@ -280,20 +286,20 @@ def _plan_described_table(
 # -- ALTER SOURCE ----------------------------------------------------------------------------------
 
 
-def plan_alter_source(s: EngineSession, statement: ast.AlterSource, catalog: CatalogState) -> Plan:
+def plan_alter_source(view: CatalogView, ddl: CatalogChanges, statement: ast.AlterSource) -> Plan:
     kind = ast.ObjectKind.SOURCE
-    item, notice = find_or_none(s, kind, statement.name, catalog, if_exists=statement.if_exists)
+    item, notice = find_or_none(view, kind, statement.name, if_exists=statement.if_exists)
     if item is None:
-        return change("ALTER SOURCE", (), [notice] if notice else [])
+        return ddl.change("ALTER SOURCE", (), [notice] if notice else [])
     if not isinstance(item, Source):
         belongs = isinstance(item, SourceTable | SourceProgress)
-        owner = catalog.get(item.source, Source).name if belongs else item.name
+        owner = view.state.get(item.source, Source).name if belongs else item.name
         raise WrongObjectType(
             f'"{item.name}" has no options of its own',
             hint=f'Alter the source that it belongs to, "{owner}".',
             position=statement.name.offset + 1,
         )
-    return change("ALTER SOURCE", [_alter_op(item.id, action) for action in statement.actions])
+    return ddl.change("ALTER SOURCE", [_alter_op(item.id, action) for action in statement.actions])
 
 
 def _alter_op(

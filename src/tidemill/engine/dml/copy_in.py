@@ -6,17 +6,16 @@ from __future__ import annotations
 import pyarrow as pa
 from sqlglot import exp
 
-from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import CopyIn, Outcome
 from tidemill.engine.ddl.defaults import default_column
 from tidemill.engine.dml.copy_options import copy_options
 from tidemill.engine.dml.table_writer import TableWriter
+from tidemill.engine.dml.writer import Writer
 from tidemill.engine.dml.writes import target_columns
 from tidemill.engine.read.over_rows import over_rows
 from tidemill.engine.read.select import table_query
-from tidemill.engine.read.show import system_number
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Action, Plan
-from tidemill.engine.session.session import EngineSession
 from tidemill.errors import Unsupported
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
@@ -29,13 +28,15 @@ class TableSink:
     """Implements `api.CopySink`. Rows belong to the transaction and are not visible before it commits."""
 
     def __init__(
-        self, session: EngineSession, target: TableWriter, at: list[int], where: BoundQuery | None
+        self, view: CatalogView, writer: Writer, target: TableWriter, at: list[int], where: BoundQuery | None
     ) -> None:
         """`where`: a query that selects the rows to keep."""
-        self._session = session
+        self._view = view
+        self._writer = writer
+        self._interrupt = writer.reader.execution.interrupt
         self._target = target
         self._at = at
-        self._limit = system_number(session, "max_transaction_size")
+        self._limit = writer.limit
         self._rows = 0
         self._where = where
         # With a condition: rows that it was not asked about yet. To ask takes a job on Spark.
@@ -43,9 +44,8 @@ class TableSink:
         self._waiting_bytes = 0
 
     async def write(self, batch: pa.RecordBatch) -> None:
-        session = self._session
-        session.interrupt.check()
-        updates = await session.blocking(self._updates, batch)
+        self._interrupt.check()
+        updates = await self._writer.reader.execution.blocking(self._updates, batch)
         if self._where is None:
             self._add(updates)
             return
@@ -56,13 +56,13 @@ class TableSink:
 
     def _add(self, updates: pa.Table) -> None:
         self._target.check_not_null(updates)
-        self._session.current.add_write(self._target.table, updates, self._limit)
+        self._writer.transactions.current.add_write(self._target.table, updates, self._limit)
         self._rows += updates.num_rows
 
     async def _ask(self, where: BoundQuery) -> None:
         rows = self._target.rows(pa.concat_tables(self._waiting))
         self._waiting, self._waiting_bytes = [], 0
-        wanted = await over_rows(self._session, where, rows)
+        wanted = await over_rows(self._writer.reader, where, rows)
         if wanted.num_rows:
             self._add(self._target.updates(wanted.columns, wanted.num_rows, 1))
 
@@ -71,7 +71,7 @@ class TableSink:
         table = self._target.table
         given = dict(zip(self._at, batch.columns, strict=True))
         columns = [
-            given[n] if n in given else default_column(self._session, table, n, batch.num_rows)
+            given[n] if n in given else default_column(self._view.info(), table, n, batch.num_rows)
             for n in range(len(table.desc.columns))
         ]
         return self._target.updates(columns, batch.num_rows, 1)
@@ -79,36 +79,42 @@ class TableSink:
     async def finish(self) -> str:
         if self._where is not None and self._waiting:
             await self._ask(self._where)
-        self._session.interrupt.end()
+        self._interrupt.end()
         return f"COPY {self._rows}"
 
     async def fail(self, reason: str) -> None:
         # The statement's error rolls the transaction back; nothing else was done.
         del reason
-        self._session.interrupt.end()
+        self._interrupt.end()
 
 
-def plan_copy_from(s: EngineSession, statement: ast.CopyFrom, catalog: CatalogState) -> Plan:
-    table = s.resolver(catalog).table(statement.table, "copy to")
+def plan_copy_from(view: CatalogView, writer: Writer, statement: ast.CopyFrom) -> Plan:
+    table = view.resolver().table(statement.table, "copy to")
     at = target_columns(table, statement.columns)
     columns = tuple(table.desc.columns[i] for i in at)
     options = copy_options(statement.options, columns)
-    where = None if statement.where is None else _wanted(s, statement.table, statement.where, catalog)
+    where = None if statement.where is None else _wanted(view, statement.table, statement.where)
 
-    async def act(session: EngineSession) -> Outcome:
-        session.current.will_write("COPY FROM")
+    async def act() -> Outcome:
+        writer.transactions.current.will_write("COPY FROM")
         defaults: tuple[pa.Scalar | None, ...] = ()
         if options.default is not None:
-            given = (None if table.defaults[i] is None else default_column(session, table, i, 1) for i in at)
+            given = (
+                None if table.defaults[i] is None else default_column(view.info(), table, i, 1) for i in at
+            )
             defaults = tuple(None if one is None else one[0] for one in given)
         return CopyIn(
-            columns, options, TableSink(session, TableWriter(table, catalog), at, where), table.name, defaults
+            columns,
+            options,
+            TableSink(view, writer, TableWriter(table, view.state), at, where),
+            table.name,
+            defaults,
         )
 
     return Action(act)
 
 
-def _wanted(s: EngineSession, name: ast.Name, condition: ast.Expr, catalog: CatalogState) -> BoundQuery:
+def _wanted(view: CatalogView, name: ast.Name, condition: ast.Expr) -> BoundQuery:
     if condition.tree.find(exp.Query) is not None:
         raise Unsupported(
             "cannot use subquery in COPY FROM WHERE condition",
@@ -117,4 +123,4 @@ def _wanted(s: EngineSession, name: ast.Name, condition: ast.Expr, catalog: Cata
         )
     query = table_query(name).tree.copy()
     query.set("where", exp.Where(this=condition.tree.copy()))
-    return bind_query(query, s.resolver(catalog), session=s.info())
+    return bind_query(query, view.resolver(), session=view.info())

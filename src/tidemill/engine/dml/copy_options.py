@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 from tidemill.engine.api import CopyOptions
 from tidemill.errors import UndefinedObject
@@ -24,17 +25,4 @@ def copy_options(o: ast.CopyClause, columns: Sequence[Column]) -> CopyOptions:
                 raise UndefinedObject(
                     f'column "{name}" of {option} is not among those that are copied', sqlstate="42703"
                 )
-    return CopyOptions(
-        format=o.format,
-        delimiter=o.delimiter,
-        null=o.null,
-        header=o.header,
-        quote=o.quote,
-        escape=o.escape,
-        header_match=o.header_match,
-        default=o.default,
-        encoding=CODECS[o.encoding],
-        force_quote=o.force_quote,
-        force_not_null=o.force_not_null,
-        force_null=o.force_null,
-    )
+    return CopyOptions(**asdict(replace(o, encoding=CODECS[o.encoding])))

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.catalog.items import Table
-from tidemill.catalog.state import CatalogState
 from tidemill.engine.read.over_rows import over_rows
+from tidemill.engine.read.reader import Reader
 from tidemill.engine.read.select import table_tree
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Value
 from tidemill.errors import Unsupported
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query, returns_rows, substitute
 from tidemill.types.model import Column, SqlType
 
-if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
-
 
 @dataclass(frozen=True, slots=True)
 class Returning:
     """`plain`: the positions of the columns if RETURNING names only columns; then no query is needed."""
 
+    reader: Reader
     table: Table
     bound: BoundQuery
     plain: tuple[int, ...] | None
@@ -40,21 +38,21 @@ class Returning:
         """The parameter types of the statement, then those that only RETURNING has."""
         return self.bound.param_types
 
-    async def rows(self, session: EngineSession, written: pa.Table, params: Sequence[Value]) -> pa.Table:
+    async def rows(self, written: pa.Table, params: Sequence[Value]) -> pa.Table:
         if self.plain is not None:
             names = [f"c{n}" for n in range(len(self.plain))]
             return pa.Table.from_arrays([written.column(i) for i in self.plain], names=names)
         bound = substitute(self.bound, [p.scalar for p in params]) if params else self.bound
-        return await over_rows(session, bound, written)
+        return await over_rows(self.reader, bound, written)
 
 
 def plan_returning(
-    s: EngineSession,
+    view: CatalogView,
+    reader: Reader,
     table: Table,
     name: ast.Name,
     alias: ast.Ident | None,
     items: Sequence[ast.Expr],
-    catalog: CatalogState,
     types: Sequence[SqlType | None],
 ) -> Returning | None:
     """`types` are the parameter types of the statement."""
@@ -73,8 +71,8 @@ def plan_returning(
             )
     tree = exp.Select(expressions=[i.tree.copy() for i in items])
     tree.set("from_", exp.From(this=table_tree(name, alias)))
-    bound = bind_query(tree, s.resolver(catalog), session=s.info(), param_types=types)
-    return Returning(table, bound, _plain(table, items, len(bound.columns)))
+    bound = bind_query(tree, view.resolver(), session=view.info(), param_types=types)
+    return Returning(reader, table, bound, _plain(table, items, len(bound.columns)))
 
 
 def _plain(table: Table, items: Sequence[ast.Expr], width: int) -> tuple[int, ...] | None:

@@ -10,17 +10,10 @@ on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from contextlib import AsyncExitStack, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
-from tidemill.errors import SerializationFailure
 from tidemill.persist.shard import ShardId
-
-if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
-
-T = TypeVar("T")
 
 # Tries before a statement claims its shards: a chance meeting costs one or two, and a claim makes others wait
 # as long as the statement runs.
@@ -64,28 +57,3 @@ class WriteLocks:
             for shard_id in claimed:
                 del self._claims[shard_id]
             ended.set()
-
-
-async def in_turn(
-    session: EngineSession, shards: Iterable[ShardId], attempt: Callable[[bool], Awaitable[T]]
-) -> T:
-    """Runs `attempt` until it commits. An attempt raises SerializationFailure if one of `shards` was written
-    meanwhile. Its argument says whether the shards are claimed."""
-    locks = session.engine.write_locks
-    # In one order everywhere, or two statements would wait for each other.
-    ordered = sorted(set(shards))
-    async with AsyncExitStack() as held:
-        for shard_id in ordered:
-            await session.interrupt.guard(held.enter_async_context(locks.lock(shard_id)))
-        for number in range(MAX_TRIES):
-            if number == CLAIM_AFTER:
-                held.enter_context(locks.claim(ordered))
-            try:
-                return await attempt(number >= CLAIM_AFTER)
-            except SerializationFailure:
-                session.interrupt.check()
-    raise SerializationFailure(
-        "could not serialize access due to concurrent update",
-        detail=f"The statement was tried {MAX_TRIES} times.",
-        hint="Run it again.",
-    )

@@ -8,7 +8,6 @@ runs again after a conflict, so that its client never sees one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -18,13 +17,12 @@ from tidemill.engine.api import Complete, Outcome, Rows
 from tidemill.engine.ddl.defaults import default_trees
 from tidemill.engine.dml.returning import Returning, plan_returning
 from tidemill.engine.dml.table_writer import Columns, TableWriter
-from tidemill.engine.dml.write_locks import in_turn
+from tidemill.engine.dml.writer import Writer
 from tidemill.engine.read import reading
 from tidemill.engine.read.local_rows import stream
 from tidemill.engine.read.select import table_tree
-from tidemill.engine.read.show import system_number
-from tidemill.engine.session.plan import Plan, Value
-from tidemill.engine.session.session import EngineSession
+from tidemill.engine.session.catalog_view import CatalogView
+from tidemill.engine.session.plan import Action, Plan, Value
 from tidemill.errors import SyntaxError_, UndefinedObject, Unsupported, WrongObjectType
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_insert_source, bind_update
@@ -38,10 +36,11 @@ Split = Callable[[Columns], tuple[Columns | None, Columns | None]]
 class WritePlan:
     """A statement that writes to one table."""
 
-    __slots__ = ("_catalog", "_reads", "_returning", "_source", "_split", "_target", "_verb")
+    __slots__ = ("_catalog", "_reads", "_returning", "_source", "_split", "_target", "_verb", "_writer")
 
     def __init__(
         self,
+        writer: Writer,
         verb: str,
         table: Table,
         catalog: CatalogState,
@@ -51,6 +50,7 @@ class WritePlan:
         *,
         retracts: bool,
     ) -> None:
+        self._writer = writer
         self._verb = verb
         self._target = TableWriter(table, catalog)
         self._catalog = catalog
@@ -69,36 +69,37 @@ class WritePlan:
     def columns(self) -> tuple[Column, ...] | None:
         return None if self._returning is None else self._returning.columns
 
-    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        session.current.will_write(self._verb)
-        if session.alone and self._reads:
-            return await self._run_alone(session, params)
+    async def run(self, params: Sequence[Value]) -> Outcome:
+        transactions, locks = self._writer.transactions, self._writer.locks
+        transactions.current.will_write(self._verb)
+        if transactions.alone and self._reads:
+            return await self._run_alone(params)
         shard = self._target.table.shard
-        if session.engine.write_locks.claimed(shard):
+        if locks.claimed(shard):
             # The commit would wait as well, but could not be cancelled there.
-            await session.interrupt.guard(session.engine.write_locks.wait([shard]))
-        return await self._run_once(session, params)
+            await self._writer.reader.execution.interrupt.guard(locks.wait([shard]))
+        return await self._run_once(params)
 
-    async def _run_alone(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+    async def _run_alone(self, params: Sequence[Value]) -> Outcome:
         """Runs with its own commit, and repeats until no other write has intervened."""
 
         async def attempt(claimed: bool) -> Outcome:
-            outcome = await self._run_once(session, params)
-            transaction = session.current
+            outcome = await self._run_once(params)
+            transaction = self._writer.transactions.current
             try:
                 if transaction.writes:
-                    await session.engine.commits.commit(transaction, claimed=claimed)
+                    await self._writer.transactions.commits.commit(transaction, claimed=claimed)
             finally:
                 transaction.forget_writes()
             return outcome
 
-        return await in_turn(session, self._reads, attempt)
+        return await self._writer.in_turn(self._reads, attempt)
 
-    async def _run_once(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        limit = system_number(session, "max_transaction_size")
+    async def _run_once(self, params: Sequence[Value]) -> Outcome:
+        limit = self._writer.limit
         own = params[: len(self._source.param_types)]
-        rows = await reading.collect(session, self._catalog, self._source, limit, own)
-        transaction = session.current
+        rows = await reading.collect(self._writer.reader, self._catalog, self._source, limit, own)
+        transaction = self._writer.transactions.current
         transaction.reads.update(self._reads)
         target, count = self._target, rows.num_rows
         old, new = self._split(rows.columns)
@@ -111,7 +112,7 @@ class WritePlan:
         tag = f"INSERT 0 {count}" if self._verb == "INSERT" else f"{self._verb} {count}"
         if self._returning is None:
             return Complete(tag)
-        result = await self._returning.rows(session, target.rows(made[-1]), params)
+        result = await self._returning.rows(target.rows(made[-1]), params)
         return Rows(self._returning.columns, stream(result), tag=tag, counted=False)
 
 
@@ -119,9 +120,9 @@ class WritePlan:
 
 
 def plan_insert(
-    s: EngineSession, statement: ast.Insert, types: Sequence[SqlType | None], catalog: CatalogState
+    view: CatalogView, writer: Writer, statement: ast.Insert, types: Sequence[SqlType | None]
 ) -> Plan:
-    table = s.resolver(catalog).table(statement.table, "insert into")
+    table = view.resolver().table(statement.table, "insert into")
     target_columns(table, statement.columns)
     if isinstance(statement.source, ast.Query) and statement.source.as_of is not None:
         raise Unsupported(
@@ -130,17 +131,19 @@ def plan_insert(
     source = bind_insert_source(
         statement.source,
         table.desc.columns,
-        s.resolver(catalog),
-        session=s.info(),
+        view.resolver(),
+        session=view.info(),
         defaults=default_trees(table),
         columns=[c.value for c in statement.columns] or None,
         param_types=types,
     )
     returning = plan_returning(
-        s, table, statement.table, statement.alias, statement.returning, catalog, source.param_types
+        view, writer.reader, table, statement.table, statement.alias, statement.returning, source.param_types
     )
 
-    return WritePlan("INSERT", table, catalog, source, lambda rows: (None, rows), returning, retracts=False)
+    return WritePlan(
+        writer, "INSERT", table, view.state, source, lambda rows: (None, rows), returning, retracts=False
+    )
 
 
 def target_columns(table: Table, names: Sequence[ast.Ident]) -> list[int]:
@@ -173,9 +176,9 @@ def column_index(table: Table, name: ast.Ident) -> int:
 
 
 def plan_update(
-    s: EngineSession, statement: ast.Update, types: Sequence[SqlType | None], catalog: CatalogState
+    view: CatalogView, writer: Writer, statement: ast.Update, types: Sequence[SqlType | None]
 ) -> Plan:
-    table = s.resolver(catalog).table(statement.table, "update")
+    table = view.resolver().table(statement.table, "update")
     if statement.from_ is not None:
         _refuse_returning("UPDATE ... FROM", statement.returning)
     assigned: dict[str, exp.Expr | None] = {}
@@ -197,20 +200,21 @@ def plan_update(
         table_tree(statement.table, statement.alias),
         assigned,
         None if statement.where is None else statement.where.tree,
-        s.resolver(catalog),
-        session=s.info(),
+        view.resolver(),
+        session=view.info(),
         others=None if statement.from_ is None else statement.from_.tree,
         defaults=default_trees(table),
         param_types=types,
     )
     width = len(table.desc.columns)
     returning = plan_returning(
-        s, table, statement.table, statement.alias, statement.returning, catalog, source.param_types
+        view, writer.reader, table, statement.table, statement.alias, statement.returning, source.param_types
     )
     return WritePlan(
+        writer,
         "UPDATE",
         table,
-        catalog,
+        view.state,
         source,
         lambda rows: (rows[:width], rows[width:]),
         returning,
@@ -227,11 +231,11 @@ def _placed(value: ast.Expr) -> exp.Expr:
 
 
 def plan_delete(
-    s: EngineSession, statement: ast.Delete, types: Sequence[SqlType | None], catalog: CatalogState
+    view: CatalogView, writer: Writer, statement: ast.Delete, types: Sequence[SqlType | None]
 ) -> Plan:
     if statement.using is not None:
         _refuse_returning("DELETE ... USING", statement.returning)
-    return _removal(s, statement, types, catalog)
+    return _removal(view, writer, statement, types)
 
 
 def _refuse_returning(what: str, items: Sequence[ast.Expr]) -> None:
@@ -241,43 +245,38 @@ def _refuse_returning(what: str, items: Sequence[ast.Expr]) -> None:
 
 
 def _removal(
-    s: EngineSession, statement: ast.Delete, types: Sequence[SqlType | None], catalog: CatalogState
+    view: CatalogView, writer: Writer, statement: ast.Delete, types: Sequence[SqlType | None]
 ) -> WritePlan:
-    table = s.resolver(catalog).table(statement.table, "delete from")
+    table = view.resolver().table(statement.table, "delete from")
     # Removing all rows reveals nothing of their contents.
     blind = statement.where is None and statement.using is None and not statement.returning
     source = bind_update(
         table_tree(statement.table, statement.alias),
         {},
         None if statement.where is None else statement.where.tree,
-        s.resolver(catalog, unread=table.id if blind else None),
-        session=s.info(),
+        view.resolver(unread=table.id if blind else None),
+        session=view.info(),
         others=None if statement.using is None else statement.using.tree,
         param_types=types,
     )
     returning = plan_returning(
-        s, table, statement.table, statement.alias, statement.returning, catalog, source.param_types
+        view, writer.reader, table, statement.table, statement.alias, statement.returning, source.param_types
     )
-    return WritePlan("DELETE", table, catalog, source, lambda rows: (rows, None), returning, retracts=True)
+    return WritePlan(
+        writer, "DELETE", table, view.state, source, lambda rows: (rows, None), returning, retracts=True
+    )
 
 
-@dataclass(slots=True)
-class TruncatePlan:
-    """Every row of several tables, removed in one transaction."""
+def plan_truncate(view: CatalogView, writer: Writer, statement: ast.Truncate) -> Plan:
+    for name in statement.tables:
+        if isinstance(view.resolver().item(name), View):
+            raise WrongObjectType(f'"{name.item}" is not a table', position=name.offset + 1)
+    removals = [_removal(view, writer, ast.Delete(name), ()) for name in statement.tables]
 
-    removals: list[WritePlan]
-    param_types: tuple[SqlType, ...] = ()
-    columns: tuple[Column, ...] | None = None
-
-    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        session.alone = session.alone and len(self.removals) == 1
-        for removal in self.removals:
-            await removal.run(session, params)
+    async def act() -> Outcome:
+        writer.transactions.alone = writer.transactions.alone and len(removals) == 1
+        for removal in removals:
+            await removal.run(())
         return Complete("TRUNCATE TABLE")
 
-
-def plan_truncate(s: EngineSession, statement: ast.Truncate, catalog: CatalogState) -> Plan:
-    for name in statement.tables:
-        if isinstance(s.resolver(catalog).item(name), View):
-            raise WrongObjectType(f'"{name.item}" is not a table', position=name.offset + 1)
-    return TruncatePlan([_removal(s, ast.Delete(name), (), catalog) for name in statement.tables])
+    return Action(act)

@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.catalog.items import View
-from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
+from tidemill.engine.read import reading
 from tidemill.engine.read.local_rows import stream
+from tidemill.engine.read.reader import Reader
 from tidemill.engine.relations.pg.facts import PgFacts
 from tidemill.engine.relations.pg.functions import catalog_functions
 from tidemill.engine.relations.pg.row_cache import KeptRows
 from tidemill.engine.relations.resolver import find_system_relation
 from tidemill.engine.relations.system import SYSTEM_RELATIONS, SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Value
 from tidemill.errors import TidemillError
 from tidemill.sql import ast
@@ -30,10 +31,6 @@ from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.sql.local import LocalQuery, NotLocal, compile_query
 from tidemill.sql.local.model import LocalTooLarge
 from tidemill.types.model import Column, SqlType
-
-if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
-
 
 # The maximum number of rows that a query with only functions in FROM may produce here; Spark is faster for
 # more.
@@ -49,8 +46,8 @@ class CatalogQueryPlan:
 
     query: ast.Query
     local: LocalQuery
-    catalog: CatalogState
-    session: EngineSession
+    view: CatalogView
+    reader: Reader
     # Whether it names a relation; otherwise FROM has functions only.
     reads: bool
     tag: str = "SELECT"
@@ -66,62 +63,59 @@ class CatalogQueryPlan:
     @property
     def bound(self) -> BoundQuery:
         """For callers that need a Spark query: EXPLAIN."""
-        s = self.session
-        return bind_query(
-            self.query.tree, s.resolver(self.catalog), param_types=self.param_types, session=s.info()
-        )
+        view = self.view
+        return bind_query(self.query.tree, view.resolver(), param_types=self.param_types, session=view.info())
 
-    async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
+    async def rows(self, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
         try:
-            return stream(await self.table(session, params))
+            return stream(await self.table(params))
         except LocalTooLarge:
             if self.reads:
                 raise
-        from tidemill.engine.read import reading
+        return await reading.answer(self.reader, self.view.state, self.bound, None, params)
 
-        return await reading.answer(session, self.catalog, self.bound, None, params)
-
-    async def table(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:
+    async def table(self, params: Sequence[Value]) -> pa.Table:
         # This is no read at the transaction's time: it neither needs nor starts a read-only transaction,
         # because drivers look up types and tables between writes. It runs on a worker thread: the largest
         # catalogs take some tenths of a second.
-        return await session.interrupt.guard(session.blocking(self._answer, session, params))
+        execution = self.reader.execution
+        return await execution.interrupt.guard(execution.blocking(self._answer, params))
 
-    def _answer(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:
-        situation = session.engine.situation(session, self.catalog)
+    def _answer(self, params: Sequence[Value]) -> pa.Table:
+        situation = self.reader.situation(self.view.state)
         return self.local.run(
-            PgFacts(self.catalog, session.info()),
+            PgFacts(self.view.state, self.view.info()),
             lambda relation_id: _KEPT.rows(SYSTEM_RELATIONS_BY_ID[relation_id], situation),
             [p.scalar.as_py() for p in params],
-            session.interrupt.check,
+            self.reader.execution.interrupt.check,
             None if self.reads else FEW_STEPS,
         )
 
-    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        return Rows(self.columns, await self.rows(session, params), tag=self.tag)
+    async def run(self, params: Sequence[Value]) -> Outcome:
+        return Rows(self.columns, await self.rows(params), tag=self.tag)
 
 
 def plan_catalog_query(
-    session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
+    view: CatalogView, reader: Reader, query: ast.Query, types: Sequence[SqlType | None]
 ) -> CatalogQueryPlan | None:
     """The plan, or None if the query reads anything but system relations or needs an expression that cannot
     be evaluated here."""
-    if query.as_of is not None or not _of_the_system(session, query.tree, catalog):
+    if query.as_of is not None or not _of_the_system(view, query.tree):
         return None
     try:
         local = compile_query(
-            query.tree, session.resolver(catalog), session.info(), catalog_functions(), local_oids(), types
+            query.tree, view.resolver(), view.info(), catalog_functions(), local_oids(), types
         )
     except NotLocal:
         return None
     reads = any(not isinstance(t.this, exp.Func) for t in query.tree.find_all(exp.Table))
-    return CatalogQueryPlan(query, local, catalog, session, reads)
+    return CatalogQueryPlan(query, local, view, reader, reads)
 
 
-def _of_the_system(session: EngineSession, tree: exp.Expr, catalog: CatalogState) -> bool:
+def _of_the_system(view: CatalogView, tree: exp.Expr) -> bool:
     """Whether all relations of the query are system relations, or views that can be built on them. Checked
     before anything is compiled, so that a query over tables does not pay for it."""
-    path = session.variables.search_path()
+    path = view.variables.search_path()
     queries = {cte.alias for cte in tree.find_all(exp.CTE)}
     for table in tree.find_all(exp.Table):
         if isinstance(table.this, exp.Func):
@@ -130,7 +124,7 @@ def _of_the_system(session: EngineSession, tree: exp.Expr, catalog: CatalogState
         if parts[-1] in queries or find_system_relation(parts, path) is not None:
             continue
         try:
-            found = catalog.resolve(parts, session.database, path)
+            found = view.state.resolve(parts, view.database, path)
         except TidemillError:
             return False
         if not isinstance(found, View):

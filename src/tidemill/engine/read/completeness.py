@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tidemill.catalog.items import MaterializedView
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.read.waiting import (
+    Readiness,
     SourceRelation,
     explain,
     permanent_failure,
@@ -26,7 +27,7 @@ from tidemill.inputs.timelines import check_timelines
 from tidemill.sql.bind import BoundQuery
 
 if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
+    from tidemill.engine.read.reader import Reader
 
 # A statement that waits longer than this for a source sends its client a notice that names the source.
 NOTICE_AFTER_SECONDS = 1.0
@@ -47,50 +48,50 @@ def source_inputs(catalog: CatalogState, bound: BoundQuery) -> list[SourceRelati
     return [item for item in found if isinstance(item, SourceRelation)]
 
 
-def latest_complete(session: EngineSession, inputs: Sequence[SourceRelation], now: int) -> int:
+def latest_complete(ready: Readiness, inputs: Sequence[SourceRelation], now: int) -> int:
     """The latest time, at most `now`, at which all inputs are complete. Returns `now` if an input is not
     readable yet, because the statement must wait for it anyway."""
-    uppers = [session.engine.collections.readable(item) for item in inputs]
+    uppers = [ready.collections.readable(item) for item in inputs]
     if not uppers or 0 in uppers:
         return now
     return min(now, min(uppers) - 1)
 
 
-async def until_readable(session: EngineSession, inputs: Sequence[SourceRelation]) -> None:
+async def until_readable(reader: Reader, inputs: Sequence[SourceRelation]) -> None:
     """Waits until every input is readable. Called before a time is chosen: an input is readable from the time
     at which it first caught up."""
-    await until_complete(session, inputs, 0)
+    await until_complete(reader, inputs, 0)
 
 
-async def until_complete(session: EngineSession, inputs: Sequence[SourceRelation], ts: int) -> None:
+async def until_complete(reader: Reader, inputs: Sequence[SourceRelation], ts: int) -> None:
     """Waits until every input is complete at `ts`. The wait for a materialized view is limited, and a source
     that has failed permanently is not waited for. If the statement is stopped, its error says what it waited
     for."""
     try:
-        await session.interrupt.guard(_until(session, inputs, ts))
+        await reader.execution.interrupt.guard(_until(reader, inputs, ts))
     except QueryCanceled as stopped:
-        explain(stopped, session.engine, inputs, ts)
+        explain(stopped, reader.readiness, inputs, ts)
         raise
 
 
-async def _until(session: EngineSession, inputs: Sequence[SourceRelation], ts: int) -> None:
-    engine = session.engine
+async def _until(reader: Reader, inputs: Sequence[SourceRelation], ts: int) -> None:
+    ready = reader.readiness
     loop = asyncio.get_running_loop()
     began = loop.time()
     told: list[str] = []
     for item in inputs:
-        if isinstance(item, MaterializedView) and engine.views.readable(item) <= ts:
-            engine.views.hurry(item.id)
-        while engine.collections.readable(item) <= ts:
-            failure = permanent_failure(engine, item, ts)
+        if isinstance(item, MaterializedView) and ready.views.readable(item) <= ts:
+            ready.views.hurry(item.id)
+        while ready.collections.readable(item) <= ts:
+            failure = permanent_failure(ready, item, ts)
             if failure is not None:
                 raise failure
             waited = loop.time() - began
             if isinstance(item, MaterializedView) and waited >= MAX_VIEW_SECONDS:
-                raise too_late(engine, item, ts, MAX_VIEW_SECONDS)
+                raise too_late(ready, item, ts, MAX_VIEW_SECONDS)
             if len(told) < MAX_NOTICES and waited >= NOTICE_AFTER_SECONDS:
-                notice = waiting_for(engine, item, ts)
+                notice = waiting_for(ready, item, ts)
                 if notice.text not in told:
                     told.append(notice.text)
-                    session.notice(notice)
+                    reader.execution.notice(notice)
             await asyncio.sleep(POLL_SECONDS)

@@ -12,18 +12,18 @@ from tidemill.query.run import collect
 from tidemill.sql.bind import BoundQuery
 
 if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
+    from tidemill.engine.read.reader import Reader
 
 
-async def over_rows(session: EngineSession, bound: BoundQuery, rows: pa.Table) -> pa.Table:
+async def over_rows(reader: Reader, bound: BoundQuery, rows: pa.Table) -> pa.Table:
     """The result of `bound` with `rows` (under physical names) in place of every relation that it reads."""
-    await session.engine.wait_for_spark(session)
-    bound = bound.with_session(session.info())
-    host = session.engine.spark
+    await reader.wait_for_spark()
+    bound = bound.with_session(reader.values.info())
+    host = reader.runtime.spark
     job = Job(host)
     inputs = {placeholder: ConstantInput(rows) for placeholder in bound.inputs}
 
     def run() -> pa.Table:
         return collect(host, bound.sql(), inputs, bound.columns, job=job)
 
-    return await session.interrupt.guard(session.blocking(run), stop=job.cancel)
+    return await reader.execution.interrupt.guard(reader.execution.blocking(run), stop=job.cancel)

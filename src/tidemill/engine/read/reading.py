@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import close_batches
 from tidemill.engine.read.completeness import latest_complete, source_inputs, until_complete, until_readable
 from tidemill.engine.read.local_rows import stream
+from tidemill.engine.read.thread_batches import ThreadBatches
 from tidemill.engine.read.timelines import choose_on
 from tidemill.engine.read.waiting import SourceRelation, explain_time
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
@@ -36,7 +37,7 @@ from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import RelationDesc
 
 if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
+    from tidemill.engine.read.reader import Reader
 
 # A statement that waits longer than this for a time or for Spark sends its client a notice with the reason.
 NOTICE_AFTER_SECONDS = 1.0
@@ -54,20 +55,18 @@ class AsOfTime:
     at_least: bool
 
 
-async def choose_time(
-    session: EngineSession, as_of: AsOfTime | None, sources: Sequence[SourceRelation] = ()
-) -> int:
+async def choose_time(reader: Reader, as_of: AsOfTime | None, sources: Sequence[SourceRelation] = ()) -> int:
     """The time to read at. Waits for an explicit time in the future. The caller checks whether the sources
     are complete at that time."""
     timeline = timeline_of(sources)
     if timeline is not None:
-        return choose_on(session, timeline, as_of, sources)
-    transaction = session.current
+        return choose_on(reader, timeline, as_of, sources)
+    transaction = reader.transactions.current
     if as_of is None:
         if transaction.read_ts is None:
-            now = await session.blocking(session.engine.oracle.read_ts)
+            now = await reader.now()
             serializable = transaction.isolation == "serializable"
-            transaction.read_ts = latest_complete(session, sources, now) if serializable else now
+            transaction.read_ts = latest_complete(reader.readiness, sources, now) if serializable else now
         return transaction.read_ts
     if transaction.read_ts is not None and transaction.explicit:
         if as_of.time > transaction.read_ts or (as_of.time < transaction.read_ts and not as_of.at_least):
@@ -79,32 +78,32 @@ async def choose_time(
                 sqlstate="25000",
             )
         return transaction.read_ts
-    now = await session.blocking(session.engine.oracle.read_ts)
+    now = await reader.now()
     chosen = max(now, as_of.time) if as_of.at_least else as_of.time
     if chosen > now:
-        await until_come(session, chosen, sources)
+        await until_come(reader, chosen, sources)
     if transaction.explicit:
         transaction.read_ts = chosen
     return chosen
 
 
-async def until_come(session: EngineSession, time: int, sources: Sequence[SourceRelation]) -> None:
+async def until_come(reader: Reader, time: int, sources: Sequence[SourceRelation]) -> None:
     """Waits until `time`, on the server's timeline, has passed. If the statement is stopped, its error says
     what it waited for."""
     try:
-        await session.interrupt.guard(_come(session, time))
+        await reader.execution.interrupt.guard(_come(reader, time))
     except QueryCanceled as stopped:
-        explain_time(stopped, session.engine, sources, _waiting(time, session.engine.oracle.now()))
+        explain_time(stopped, reader.readiness, sources, _waiting(time, reader.runtime.oracle.now()))
         raise
 
 
-async def _come(session: EngineSession, time: int) -> None:
+async def _come(reader: Reader, time: int) -> None:
     loop = asyncio.get_running_loop()
     began, told = loop.time(), False
-    while (now := await session.blocking(session.engine.oracle.read_ts)) < time:
+    while (now := await reader.now()) < time:
         if not told and loop.time() - began >= NOTICE_AFTER_SECONDS:
             told = True
-            session.notice(_waiting(time, now))
+            reader.execution.notice(_waiting(time, now))
         await asyncio.sleep(min(max((time - now) / 1000, 0.001), POLL_SECONDS))
 
 
@@ -116,7 +115,7 @@ def _waiting(time: int, now: int) -> Notice:
 
 
 async def answer(
-    session: EngineSession,
+    reader: Reader,
     catalog: CatalogState,
     bound: BoundQuery,
     as_of: AsOfTime | None = None,
@@ -127,57 +126,57 @@ async def answer(
     """The query's rows. Everything that can fail before the first row fails before the iterator is
     returned."""
     if not bound.inputs:
-        return await constant(session, bound, params, await _moment(session, bound, as_of))
+        # Most depend on nothing: a coroutine for the moment would cost a small statement too much.
+        info = await _moment(reader, bound, as_of) if bound.determinism.found else bound.session
+        return await constant(reader, bound, params, info)
     if as_of is not None and any(i in SYSTEM_RELATIONS_BY_ID for i in bound.inputs.values()):
         raise Unsupported(
             "system relations cannot be read AS OF a time", hint="They show what is now; leave AS OF out."
         )
-    await session.engine.wait_for_spark(session)
+    await reader.wait_for_spark()
     sources = source_inputs(catalog, bound)
-    await until_readable(session, sources)
-    ts = await choose_time(session, as_of, sources)
+    await until_readable(reader, sources)
+    ts = await choose_time(reader, as_of, sources)
     if as_of is not None:
-        _check_there(session, catalog, bound)
-    await until_complete(session, sources, ts)
-    fixed = _fixed(bound, params, replace(session.info(), mz_now=ts))
+        _check_there(reader, catalog, bound)
+    await until_complete(reader, sources, ts)
+    fixed = _fixed(bound, params, replace(reader.values.info(), mz_now=ts))
 
     def open_() -> OpenedInputs:
-        pending = session.current.pending if own_writes else None
-        system = session.engine.system_rows(session, catalog)
-        collections = session.engine.collections
+        pending = reader.transactions.current.pending if own_writes else None
+        system = reader.system_rows(catalog)
+        collections = reader.runtime.collections
         return open_inputs(collections, catalog, bound, ts, system=system, pending=pending)
 
-    return await _start(session, fixed, open_)
+    return await _start(reader, fixed, open_)
 
 
-def _check_there(session: EngineSession, catalog: CatalogState, bound: BoundQuery) -> None:
+def _check_there(reader: Reader, catalog: CatalogState, bound: BoundQuery) -> None:
     """Checks that no input was dropped while the query waited for a future time. A dropped input has no rows
     at that time."""
-    there = session.engine.catalog.state.items
+    there = reader.readiness.catalog.state.items
     for relation in bound.inputs.values():
         if relation not in there and relation not in SYSTEM_RELATIONS_BY_ID:
             raise relation_dropped(catalog, catalog.relation(relation))
 
 
 async def constant(
-    session: EngineSession, bound: BoundQuery, params: Sequence[Value], info: SessionInfo
+    reader: Reader, bound: BoundQuery, params: Sequence[Value], info: SessionInfo
 ) -> AsyncIterator[pa.RecordBatch]:
     """The rows of a query without inputs, at the time in `info`."""
-    table = await _constant_table(session, bound, params, info)
+    table = await _constant_table(reader, bound, params, info)
     if table is not None:
         return stream(table)
-    await session.engine.wait_for_spark(session)
-    return await _start(session, _fixed(bound, params, info), OpenedInputs)
+    await reader.wait_for_spark()
+    return await _start(reader, _fixed(bound, params, info), OpenedInputs)
 
 
-async def _moment(session: EngineSession, bound: BoundQuery, as_of: AsOfTime | None = None) -> SessionInfo:
+async def _moment(reader: Reader, bound: BoundQuery, as_of: AsOfTime | None = None) -> SessionInfo:
     """The session state that a query without inputs may read. A plan is made again when a variable changes,
     so a query that does not read the time may keep the values that it was bound with."""
-    if not bound.determinism.found:  # most queries; this is asked for with every execution
-        return bound.session
     if bound.uses_mz_now:
-        return replace(session.info(), mz_now=await choose_time(session, as_of))
-    return session.info() if bound.uses_now else bound.session
+        return replace(reader.values.info(), mz_now=await choose_time(reader, as_of))
+    return reader.values.info() if bound.uses_now else bound.session
 
 
 def _fixed(bound: BoundQuery, params: Sequence[Value], info: SessionInfo) -> Callable[[], BoundQuery]:
@@ -188,7 +187,7 @@ def _fixed(bound: BoundQuery, params: Sequence[Value], info: SessionInfo) -> Cal
 
 
 async def _constant_table(
-    session: EngineSession, bound: BoundQuery, params: Sequence[Value], info: SessionInfo
+    reader: Reader, bound: BoundQuery, params: Sequence[Value], info: SessionInfo
 ) -> pa.Table | None:
     """The rows of a query that needs neither shards nor Spark; None for any other."""
     if bound.inputs or bound.constants is None:
@@ -196,14 +195,14 @@ async def _constant_table(
     scalars = [p.scalar for p in params]
     if bound.constants.rows <= FEW_ROWS:
         return constant_rows(bound, info, scalars)
-    return await session.blocking(constant_rows, bound, info, scalars)
+    return await reader.execution.blocking(constant_rows, bound, info, scalars)
 
 
 async def _start(
-    session: EngineSession, fixed: Callable[[], BoundQuery], open_: Callable[[], OpenedInputs]
+    reader: Reader, fixed: Callable[[], BoundQuery], open_: Callable[[], OpenedInputs]
 ) -> AsyncIterator[pa.RecordBatch]:
     """Runs the query that `fixed` returns, on a worker thread."""
-    host = session.engine.spark
+    host = reader.runtime.spark
     job = Job(host)
 
     def begin() -> tuple[ResultStream, OpenedInputs]:
@@ -215,65 +214,19 @@ async def _start(
             opened.close()
             raise
 
-    starting = session.engine.workers.submit(begin)
-    try:
-        return _Batches(
-            session, *await session.interrupt.guard(asyncio.wrap_future(starting), stop=job.cancel)
-        )
-    except BaseException:
-        # A cancel does not stop the thread at once. The thread continues until it notices the cancel, and may
-        # still return rows that have no reader.
-        starting.add_done_callback(_abandon)
-        raise
+    opening = reader.execution.open(begin, _abandon, stop=job.cancel)
+    stream, opened = await reader.execution.interrupt.guard(opening)
+    next_ = partial(next, stream, None)
+    return ThreadBatches(reader.execution, next_, stream.cancel, partial(_abandon, (stream, opened)))
 
 
-def _abandon(starting: Future[tuple[ResultStream, OpenedInputs]]) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        stream, opened = starting.result()
-        stream.close()
-        opened.close()
-
-
-class _Batches:
-    """The rows as they arrive, and the holds on them until they are read or abandoned. (A generator that is
-    never started would never release its holds.)"""
-
-    def __init__(self, session: EngineSession, stream: ResultStream, opened: OpenedInputs) -> None:
-        self._session = session
-        self._stream = stream
-        self._opened = opened
-        self._released = False
-
-    def __aiter__(self) -> _Batches:
-        return self
-
-    async def __anext__(self) -> pa.RecordBatch:
-        if self._released:
-            raise StopAsyncIteration
-        try:
-            batch = await self._session.blocking(next, self._stream, None)
-        except BaseException:
-            self._stream.cancel()
-            await self.aclose()
-            raise
-        if batch is None:
-            await self.aclose()
-            raise StopAsyncIteration
-        return batch
-
-    async def aclose(self) -> None:
-        """Returns at once; closing may wait for the JVM. Idempotent."""
-        if not self._released:
-            self._released = True
-            self._session.engine.release(self._close)
-
-    def _close(self) -> None:
-        self._stream.close()
-        self._opened.close()
+def _abandon(begun: tuple[ResultStream, OpenedInputs]) -> None:
+    for part in begun:
+        part.close()
 
 
 async def collect(
-    session: EngineSession,
+    reader: Reader,
     catalog: CatalogState,
     bound: BoundQuery,
     limit: int,
@@ -282,16 +235,16 @@ async def collect(
     """All rows of a query that a statement needs in order to write, including the transaction's own
     writes."""
     if not bound.inputs:
-        constant = await _constant_table(session, bound, params, await _moment(session, bound))
+        constant = await _constant_table(reader, bound, params, await _moment(reader, bound))
         if constant is not None:
             return constant
     batches: list[pa.RecordBatch] = []
     size = 0
-    rows = await answer(session, catalog, bound, params=params, own_writes=True)
+    rows = await answer(reader, catalog, bound, params=params, own_writes=True)
     try:
         while True:
             try:
-                batch = await session.interrupt.guard(anext(rows))
+                batch = await reader.execution.interrupt.guard(anext(rows))
             except StopAsyncIteration:
                 break
             size += batch.nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,21 +10,23 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.catalog.items import MaterializedView, Table
-from tidemill.catalog.state import CatalogState
-from tidemill.engine.api import Complete, CopyOptions, CopyOut, Outcome, Rows
+from tidemill.engine.api import Bound, Complete, CopyOut, Outcome, PreparedStatement, Rows
 from tidemill.engine.dml.copy_options import copy_options
 from tidemill.engine.read import reading
 from tidemill.engine.read.catalog_query import CatalogQueryPlan, plan_catalog_query
 from tidemill.engine.read.local_rows import AtHand, text_columns, text_rows
+from tidemill.engine.read.reader import Reader
 from tidemill.engine.read.reading import AsOfTime
 from tidemill.engine.read.time_expressions import evaluate_time, with_times
 from tidemill.engine.read.timelines import latest_on
+from tidemill.engine.read.waiting import Readiness
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.cursors import SqlCursor
 from tidemill.engine.session.durations import timeout_ms
-from tidemill.engine.session.plan import Action, Plan, Value
-from tidemill.engine.session.portals import BoundPortal, Portal, cannot_run
-from tidemill.engine.session.session import EngineSession
+from tidemill.engine.session.interrupt import Interrupt
+from tidemill.engine.session.plan import Action, ActionOf, Plan, Value
+from tidemill.engine.session.portals import BoundPortal, Portal, Portals, cannot_run
 from tidemill.errors import (
     DuplicateObject,
     InvalidTransactionState,
@@ -47,7 +49,8 @@ class QueryPlan:
 
     bound: BoundQuery
     as_of: ast.AsOf | None
-    catalog: CatalogState
+    view: CatalogView
+    reader: Reader
     tag: str = "SELECT"
 
     @property
@@ -58,50 +61,57 @@ class QueryPlan:
     def columns(self) -> tuple[Column, ...]:
         return self.bound.columns
 
-    async def rows(self, session: EngineSession, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
+    async def rows(self, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]:
         if self.bound.inputs:
-            session.current.will_read()
-        as_of = await self.as_of_time(session, params)
-        return await reading.answer(session, self.catalog, self.bound, as_of, params)
+            self.reader.transactions.current.will_read()
+        as_of = None if self.as_of is None else await self.as_of_time(params)
+        return await reading.answer(self.reader, self.view.state, self.bound, as_of, params)
 
-    async def as_of_time(self, session: EngineSession, params: Sequence[Value] = ()) -> AsOfTime | None:
+    @property
+    def reads(self) -> bool:
+        return bool(self.bound.inputs)
+
+    async def table(self, params: Sequence[Value]) -> pa.Table:
+        return pa.Table.from_batches([batch async for batch in await self.rows(params)])
+
+    async def as_of_time(self, params: Sequence[Value] = ()) -> AsOfTime | None:
         if self.as_of is None:
             return None
-        time = await evaluate_time(session, self.as_of.time, self.catalog, params)
+        time = await evaluate_time(self.reader, self.view, self.as_of.time, params)
         return AsOfTime(time, self.as_of.at_least)
 
-    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        return Rows(self.columns, await self.rows(session, params), tag=self.tag)
+    async def run(self, params: Sequence[Value]) -> Outcome:
+        return Rows(self.columns, await self.rows(params), tag=self.tag)
 
 
 def plan_query(
-    session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
+    view: CatalogView, reader: Reader, query: ast.Query, types: Sequence[SqlType | None]
 ) -> QueryPlan | CatalogQueryPlan:
     """Plans a query. Queries over system relations are answered without Spark where possible; Spark runs all
     others."""
     if query.tree.find(exp.Table) is not None:
-        here = plan_catalog_query(session, query, types, catalog)
+        here = plan_catalog_query(view, reader, query, types)
         if here is not None:
             return here
-        return _spark_query(session, query, types, catalog)
+        return _spark_query(view, reader, query, types)
     try:
-        return _spark_query(session, query, types, catalog)
+        return _spark_query(view, reader, query, types)
     except (UndefinedObject, Unsupported):
         # No relation, but a value that only the catalog has: SELECT 't'::regclass.
-        here = plan_catalog_query(session, query, types, catalog)
+        here = plan_catalog_query(view, reader, query, types)
         if here is None:
             raise
         return here
 
 
 def _spark_query(
-    session: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
+    view: CatalogView, reader: Reader, query: ast.Query, types: Sequence[SqlType | None]
 ) -> QueryPlan:
     if query.as_of is not None:
-        types = with_times(session, types, [query.as_of.time], query, catalog)
-    bound = bind_query(query.tree, session.resolver(catalog), param_types=types, session=session.info())
-    check_timelines(catalog, bound)
-    return QueryPlan(bound, query.as_of, catalog)
+        types = with_times(view, types, [query.as_of.time], query)
+    bound = bind_query(query.tree, view.resolver(), param_types=types, session=view.info())
+    check_timelines(view.state, bound)
+    return QueryPlan(bound, query.as_of, view, reader)
 
 
 class Readable(Protocol):
@@ -116,57 +126,42 @@ class Readable(Protocol):
     @property
     def columns(self) -> tuple[Column, ...]: ...
 
-    async def rows(
-        self, session: EngineSession, params: Sequence[Value]
-    ) -> AsyncIterator[pa.RecordBatch]: ...
+    async def rows(self, params: Sequence[Value]) -> AsyncIterator[pa.RecordBatch]: ...
 
 
 def _readable(
-    session: EngineSession,
+    view: CatalogView,
+    reader: Reader,
     statement: ast.Query | ast.Subscribe,
     types: Sequence[SqlType | None],
-    catalog: CatalogState,
 ) -> Readable:
     if isinstance(statement, ast.Query):
-        return plan_query(session, statement, types, catalog)
+        return plan_query(view, reader, statement, types)
     from tidemill.engine.subscribe.statement import plan_subscribe
 
-    return plan_subscribe(session, statement, types, catalog)
+    return plan_subscribe(view, reader, statement, types)
 
 
 # -- COPY ... TO STDOUT ----------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class CopyToPlan:
-    query: Readable
-    options: CopyOptions
-    shared: bool
-
-    @property
-    def param_types(self) -> tuple[SqlType, ...]:
-        return self.query.param_types
-
-    @property
-    def columns(self) -> None:
-        return None
-
-    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        rows = await self.query.rows(session, params)
-        return CopyOut(self.query.columns, rows, self.options, self.shared)
-
-
 def plan_copy_to(
-    session: EngineSession, statement: ast.CopyTo, types: Sequence[SqlType | None], catalog: CatalogState
-) -> CopyToPlan:
+    view: CatalogView,
+    reader: Reader,
+    statement: ast.CopyTo,
+    types: Sequence[SqlType | None],
+) -> Plan:
     source = statement.source
     if isinstance(source, ast.Name):
         _check_once(statement.columns)
         source = table_query(source, statement.columns)
-    query = _readable(session, source, types, catalog)
-    return CopyToPlan(
-        query, copy_options(statement.options, query.columns), isinstance(source, ast.Subscribe)
-    )
+    query = _readable(view, reader, source, types)
+    options, shared = copy_options(statement.options, query.columns), isinstance(source, ast.Subscribe)
+
+    async def act(params: Sequence[Value]) -> Outcome:
+        return CopyOut(query.columns, await query.rows(params), options, shared)
+
+    return ActionOf(act, query.param_types)
 
 
 def _check_once(columns: Sequence[ast.Ident]) -> None:
@@ -202,63 +197,54 @@ def table_tree(name: ast.Name, alias: ast.Ident | None = None) -> exp.Table:
 # -- cursors ---------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class DeclarePlan:
-    name: str
-    query: Readable
-    endless: bool
-    hold: bool
-    binary: bool
-    text: str | None
+def plan_declare(
+    view: CatalogView,
+    reader: Reader,
+    portals: Portals,
+    statement: ast.Declare,
+    types: Sequence[SqlType | None],
+    text: str | None,
+) -> Plan:
+    query = _readable(view, reader, statement.query, types)
+    endless = isinstance(statement.query, ast.Subscribe)
+    name, transactions = statement.name.value, reader.transactions
 
-    @property
-    def param_types(self) -> tuple[SqlType, ...]:
-        return self.query.param_types
-
-    @property
-    def columns(self) -> None:
-        return None
-
-    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        if not session.in_block and not self.hold:
+    async def act(params: Sequence[Value]) -> Outcome:
+        if not transactions.in_block and not statement.hold:
             raise InvalidTransactionState(
                 "DECLARE CURSOR can only be used in transaction blocks", sqlstate="25P01"
             )
-        session.portals.check_new(self.name)
-        rows = await self.query.rows(session, params)
-        portal = Portal(self.query.columns, self.text)
-        portal.hold, portal.binary = self.hold, self.binary
-        portal.cursor = SqlCursor(rows, session.interrupt, endless=self.endless)
-        if not session.in_block:
+        portals.check_new(name)
+        rows = await query.rows(params)
+        portal = Portal(query.columns, text)
+        portal.hold, portal.binary = statement.hold, statement.binary
+        portal.cursor = SqlCursor(rows, reader.execution.interrupt, endless=endless)
+        if not transactions.in_block:
             # Its transaction ends with the statement.
             try:
                 await portal.cursor.keep()
             except BaseException:
                 portal.close()
                 raise
-        session.portals.add(self.name, portal)
+        portals.add(name, portal)
         return Complete("DECLARE CURSOR")
 
+    return ActionOf(act, query.param_types)
 
-def plan_declare(
-    session: EngineSession,
-    statement: ast.Declare,
-    types: Sequence[SqlType | None],
-    catalog: CatalogState,
-    text: str | None,
-) -> Plan:
-    query = _readable(session, statement.query, types, catalog)
-    endless = isinstance(statement.query, ast.Subscribe)
-    return DeclarePlan(statement.name.value, query, endless, statement.hold, statement.binary, text)
+
+# Runs a prepared statement within the running one.
+RunPrepared = Callable[[PreparedStatement, Bound], Awaitable[Outcome]]
 
 
 def no_such_cursor(name: str) -> TidemillError:
     return TidemillError(f'cursor "{name}" does not exist', sqlstate="34000")
 
 
-async def _cursor(session: EngineSession, name: str) -> tuple[Portal, SqlCursor, tuple[Column, ...]]:
+async def _cursor(
+    portals: Portals, interrupt: Interrupt, run: RunPrepared, name: str
+) -> tuple[Portal, SqlCursor, tuple[Column, ...]]:
     """The portal, its remaining rows, and their columns. A portal of Bind that has not started is started."""
-    portal = session.portals.find(name)
+    portal = portals.find(name)
     if portal is None:
         raise no_such_cursor(name)
     if portal.active or portal.failed or portal.columns is None:
@@ -269,28 +255,28 @@ async def _cursor(session: EngineSession, name: str) -> tuple[Portal, SqlCursor,
         on_row = rows is not None
         if rows is None and not portal.started:
             portal.started = True
-            outcome = await session.run(portal.prepared, portal.params)
+            outcome = await run(portal.prepared, portal.params)
             if not isinstance(outcome, Rows):
                 raise cannot_run(name)
             endless, rows = outcome.endless, outcome.batches
             portal.tag, portal.counted = outcome.tag, outcome.counted
-        portal.cursor = SqlCursor(rows or AtHand(iter(())), session.interrupt, endless=endless)
+        portal.cursor = SqlCursor(rows or AtHand(iter(())), interrupt, endless=endless)
         portal.cursor.on_row = on_row
     return portal, portal.cursor, portal.columns
 
 
-def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
+def plan_fetch(portals: Portals, interrupt: Interrupt, run: RunPrepared, statement: ast.Fetch) -> Plan:
     name = statement.cursor.value
     # A cursor that does not exist now may exist when the statement runs.
-    known = session.portals.find(name)
+    known = portals.find(name)
     timeout = timeout_ms(statement.timeout)
     if statement.count is not None and statement.count < 0:
         raise Unsupported(
             "FETCH backward is not supported", hint="A cursor only goes forward.", sqlstate="55000"
         )
 
-    async def act(s: EngineSession) -> Outcome:
-        portal, cursor, columns = await _cursor(s, name)
+    async def act() -> Outcome:
+        portal, cursor, columns = await _cursor(portals, interrupt, run, name)
         if statement.count == 0:
             # A portal of Bind never moves backward.
             current = None if isinstance(portal, BoundPortal) or not cursor.on_row else cursor.current
@@ -307,32 +293,30 @@ def plan_fetch(session: EngineSession, statement: ast.Fetch) -> Plan:
     return Action(act, None if statement.move or known is None else known.columns)
 
 
-def plan_close(session: EngineSession, statement: ast.Close) -> Plan:
-    del session
-
-    async def act(s: EngineSession) -> Outcome:
-        if statement.cursor is None:
-            s.portals.clear()
-            return Complete("CLOSE CURSOR ALL")
-        if not s.portals.drop(statement.cursor.value):
-            raise no_such_cursor(statement.cursor.value)
-        return Complete("CLOSE CURSOR")
-
-    return Action(act)
+async def close_cursor(portals: Portals, statement: ast.Close) -> Outcome:
+    if statement.cursor is None:
+        portals.clear()
+        return Complete("CLOSE CURSOR ALL")
+    if not portals.drop(statement.cursor.value):
+        raise no_such_cursor(statement.cursor.value)
+    return Complete("CLOSE CURSOR")
 
 
 # -- EXPLAIN ---------------------------------------------------------------------------------------
 
 
 def plan_explain(
-    session: EngineSession, statement: ast.Explain, types: Sequence[SqlType | None], catalog: CatalogState
+    view: CatalogView,
+    reader: Reader,
+    statement: ast.Explain,
+    types: Sequence[SqlType | None],
 ) -> Plan:
     from tidemill.engine.subscribe.statement import SubscribePlan
 
     if statement.options:
         name = statement.options[0][0]
         raise Unsupported(f"EXPLAIN option {name} is not supported", hint="Use plain EXPLAIN.")
-    plan = _readable(session, statement.statement, types, catalog)
+    plan = _readable(view, reader, statement.statement, types)
     columns = text_columns("QUERY PLAN")
 
     def lines() -> list[str]:
@@ -341,53 +325,49 @@ def plan_explain(
         bound = plan.bound
         said = bound.describe().splitlines()
         if bound.inputs and bound.determinism.within_session:
-            said.append(f"Followed by SUBSCRIBE: {described(catalog, bound)}")
+            said.append(f"Followed by SUBSCRIBE: {described(view.state, bound)}")
         return said
 
-    async def act(s: EngineSession) -> Outcome:
-        return text_rows(["QUERY PLAN"], [(line,) for line in await s.blocking(lines)], tag="EXPLAIN")
+    async def act() -> Outcome:
+        return text_rows(
+            ["QUERY PLAN"], [(line,) for line in await reader.execution.blocking(lines)], tag="EXPLAIN"
+        )
 
     return Action(act, columns, plan.param_types)
 
 
-def _frontiers(session: EngineSession, item: Table | MaterializedView) -> tuple[int, int]:
-    engine = session.engine
+def _frontiers(ready: Readiness, item: Table | MaterializedView) -> tuple[int, int]:
     if isinstance(item, MaterializedView):
-        return engine.views.shard(item).since, engine.views.readable(item)
-    upper = engine.environment.txns.readable_upper(item.shard)
-    return engine.environment.open_shard(item.shard).since, upper
+        return ready.views.shard(item).since, ready.views.readable(item)
+    return ready.collections.shard(item).since, ready.collections.table_upper(item)
 
 
-def plan_explain_timestamp(
-    session: EngineSession, statement: ast.ExplainTimestamp, catalog: CatalogState
-) -> Plan:
-    plan = _spark_query(session, statement.query, (), catalog)
+def plan_explain_timestamp(view: CatalogView, reader: Reader, statement: ast.ExplainTimestamp) -> Plan:
+    plan = _spark_query(view, reader, statement.query, ())
     columns = text_columns("Timestamp")
 
-    async def act(s: EngineSession) -> Outcome:
-        as_of = await plan.as_of_time(s)
-        ts = (
-            as_of.time
-            if as_of is not None and not as_of.at_least
-            else await s.blocking(s.engine.oracle.read_ts)
-        )
-        inputs = [catalog.relation(i) for i in plan.bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID]
+    async def act() -> Outcome:
+        as_of = await plan.as_of_time()
+        ts = as_of.time if as_of is not None and not as_of.at_least else await reader.now()
+        inputs = [
+            view.state.relation(i) for i in plan.bound.inputs.values() if i not in SYSTEM_RELATIONS_BY_ID
+        ]
         if timeline_of(inputs) is not None and (as_of is None or as_of.at_least):
-            ts = latest_on(s, inputs)
+            ts = latest_on(reader.readiness.ingestion, inputs)
         if as_of is not None and as_of.at_least:
             ts = max(ts, as_of.time)
-        latest = await s.blocking(s.engine.oracle.read_ts)
+        latest = await reader.now()
         lines = [
             f"                query timestamp: {show_time(ts, timeline_of(inputs))}",
             f"          oracle read timestamp: {show_time(latest)}",
-            f"                      isolation: {s.current.isolation}",
+            f"                      isolation: {reader.transactions.current.isolation}",
         ]
         for item in (
-            *reading.table_inputs(catalog, plan.bound),
-            *reading.view_inputs(catalog, plan.bound),
+            *reading.table_inputs(view.state, plan.bound),
+            *reading.view_inputs(view.state, plan.bound),
         ):
-            since, upper = await s.blocking(_frontiers, s, item)
-            name = ".".join(quote_ident(p) for p in catalog.full_name(item))
+            since, upper = await reader.execution.blocking(_frontiers, reader.readiness, item)
+            name = ".".join(quote_ident(p) for p in view.state.full_name(item))
             lines += [
                 f"source {name}:",
                 f"                  read frontier: {show_time_of(item, since)}",

@@ -15,55 +15,48 @@ from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.read.local_rows import stream, text_columns, text_rows, text_table
 from tidemill.engine.read.over_rows import over_rows
+from tidemill.engine.read.reader import Reader
 from tidemill.engine.read.select import table_tree
 from tidemill.engine.relations.kinds import object_type, source_type
 from tidemill.engine.relations.pg.facts import PgFacts
 from tidemill.engine.relations.pg.functions import catalog_functions
 from tidemill.engine.relations.resolver import find_system_relation
 from tidemill.engine.relations.system import SYSTEM_RELATIONS
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Action, Plan
-from tidemill.engine.session.session import EngineSession
-from tidemill.engine.session.variables import REPORTED_NAMES, SYSTEM_PARAMETERS, Variable, unknown_parameter
+from tidemill.engine.session.system_parameters import SystemParameters
+from tidemill.engine.session.variables import REPORTED_NAMES, SYSTEM_PARAMETERS, Variables
 from tidemill.errors import Unsupported, WrongObjectType
 from tidemill.sql import ast
-from tidemill.sql.bind import BoundQuery, Relation, bind_query
+from tidemill.sql.bind import BoundQuery, Relation, SessionInfo, bind_query
 from tidemill.sql.local import LocalQuery, NotLocal, compile_query
 from tidemill.types.model import BOOL, INT4, TEXT, Column, RelationDesc, type_name
 
 Rowset = list[tuple[object, ...]]
 
 
-def plan_show_variable(session: EngineSession, statement: ast.ShowVariable) -> Plan:
+def plan_show_variable(
+    variables: Variables, parameters: SystemParameters, statement: ast.ShowVariable
+) -> Plan:
     if statement.name is None:
         columns = text_columns("name", "setting", "description")
 
-        async def all_variables(s: EngineSession) -> Outcome:
-            rows = [(v.name, value, v.description) for v, value in s.variables.all()]
-            rows += [(p.name, system_value(s, p), p.description) for p in SYSTEM_PARAMETERS.values()]
+        async def all_variables() -> Outcome:
+            rows = [(v.name, value, v.description) for v, value in variables.all()]
+            rows += [(p.name, parameters.get(p.name), p.description) for p in SYSTEM_PARAMETERS.values()]
             return text_rows([c.name for c in columns], rows)
 
         return Action(all_variables, columns)
     name = statement.name
     parameter = SYSTEM_PARAMETERS.get(name.lower())
-    shown = parameter.name if parameter else session.variables.find(name).name
+    shown = parameter.name if parameter else variables.find(name).name
     columns = text_columns(REPORTED_NAMES.get(shown, shown))
 
-    async def one(s: EngineSession) -> Outcome:
-        value = system_value(s, parameter) if parameter else s.variables.get(shown)
+    async def one() -> Outcome:
+        value = parameters.get(shown) if parameter else variables.get(shown)
         return text_rows([columns[0].name], [(value,)])
 
     return Action(one, columns)
-
-
-def system_value(s: EngineSession, parameter: Variable) -> str:
-    return s.engine.system_value(parameter.name)
-
-
-def system_number(s: EngineSession, name: str) -> int:
-    parameter = SYSTEM_PARAMETERS.get(name)
-    if parameter is None:
-        raise unknown_parameter(name)
-    return int(system_value(s, parameter))
 
 
 _COLUMNS = {
@@ -89,22 +82,24 @@ _COLUMNS = {
 }
 
 
-def plan_show_objects(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Plan:
+def plan_show_objects(view: CatalogView, reader: Reader, statement: ast.ShowObjects) -> Plan:
     columns = _COLUMNS[statement.listing]
-    rows = sorted(_LISTINGS[statement.listing](session, statement, catalog), key=_order(statement.listing))
+    rows = sorted(_LISTINGS[statement.listing](view, statement), key=_order(statement.listing))
     if statement.like is not None:
         pattern = like_pattern(statement.like)
         rows = [r for r in rows if pattern.fullmatch(str(r[0]))]
     table = text_table(columns, rows)
-    where = None if statement.where is None else _filter(session, statement.listing, statement.where)
+    where = None if statement.where is None else _filter(view.info(), statement.listing, statement.where)
 
-    async def act(s: EngineSession) -> Outcome:
+    async def act() -> Outcome:
         if where is None:
             shown = table
         elif isinstance(where, LocalQuery):
-            shown = where.run(PgFacts(catalog, s.info()), lambda _: rows, (), s.interrupt.check)
+            shown = where.run(
+                PgFacts(view.state, view.info()), lambda _: rows, (), reader.execution.interrupt.check
+            )
         else:
-            shown = await over_rows(s, where, table)
+            shown = await over_rows(reader, where, table)
         return Rows(columns, stream(shown), tag="SHOW", counted=False)
 
     return Action(act, columns)
@@ -130,7 +125,7 @@ class _Listed:
         return Relation(_LISTED_ID, parts, RelationDesc(columns), tuple(c.name for c in columns))
 
 
-def _filter(session: EngineSession, listing: ast.Listing, where: ast.Expr) -> LocalQuery | BoundQuery:
+def _filter(info: SessionInfo, listing: ast.Listing, where: ast.Expr) -> LocalQuery | BoundQuery:
     """SELECT * FROM the listing WHERE the condition holds, in the listing's order; on Spark if necessary."""
     tree = exp.Select(
         expressions=[exp.Star()],
@@ -138,7 +133,7 @@ def _filter(session: EngineSession, listing: ast.Listing, where: ast.Expr) -> Lo
         where=exp.Where(this=where.tree.copy()),
         order=exp.Order(expressions=[exp.Ordered(this=exp.column(_sort_column(listing), quoted=True))]),
     )
-    names, info = _Listed(listing), session.info()
+    names = _Listed(listing)
     try:
         return compile_query(tree, names, info, catalog_functions(), {_LISTED_ID: 0}, ())
     except NotLocal:
@@ -154,40 +149,38 @@ def _order(listing: ast.Listing) -> Callable[[tuple[object, ...]], tuple[object,
     return lambda row: (row[at],)
 
 
-def _schema(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Schema | None:
+def _schema(view: CatalogView, statement: ast.ShowObjects) -> Schema | None:
     """The schema of FROM or IN; by default the first of the search path."""
     if statement.within is not None:
-        return catalog.resolve_schema(statement.within.parts, session.database)
-    database = catalog.database(session.database)
-    found = [s for n in session.variables.search_path() if (s := catalog.find_schema(database.id, n))]
+        return view.state.resolve_schema(statement.within.parts, view.database)
+    database = view.state.database(view.database)
+    found = [s for n in view.variables.search_path() if (s := view.state.find_schema(database.id, n))]
     return found[0] if found else None
 
 
-def _relations(
-    session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState
-) -> list[tuple[str, str]]:
+def _relations(view: CatalogView, statement: ast.ShowObjects) -> list[tuple[str, str]]:
     """(name, type) of the objects in the schema."""
-    schema = _schema(session, statement, catalog)
+    schema = _schema(view, statement)
     if schema is None:
         return []
-    rows = [(i.name, object_type(i)) for i in catalog.schema_items(schema.id)]
+    rows = [(i.name, object_type(i)) for i in view.state.schema_items(schema.id)]
     if schema.database is None:
         rows += [(r.name, "view") for r in SYSTEM_RELATIONS.values() if r.schema == schema.name]
     return rows
 
 
-def _named(kind: str) -> Callable[[EngineSession, ast.ShowObjects, CatalogState], Rowset]:
-    return lambda s, st, c: [(name,) for name, t in _relations(s, st, c) if t == kind]
+def _named(kind: str) -> Callable[[CatalogView, ast.ShowObjects], Rowset]:
+    return lambda v, st: [(name,) for name, t in _relations(v, st) if t == kind]
 
 
-def _objects(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
-    return [*_relations(session, statement, catalog)]
+def _objects(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
+    return [*_relations(view, statement)]
 
 
-def _sources(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
-    schema = _schema(session, statement, catalog)
-    found = [] if schema is None else catalog.relations(schema.id)
-    return [(r.name, source_type(r), _connection_name(catalog, r)) for r in found if isinstance(r, Source)]
+def _sources(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
+    schema = _schema(view, statement)
+    found = [] if schema is None else view.state.relations(schema.id)
+    return [(r.name, source_type(r), _connection_name(view.state, r)) for r in found if isinstance(r, Source)]
 
 
 def _connection_name(catalog: CatalogState, source: Source) -> str | None:
@@ -195,51 +188,51 @@ def _connection_name(catalog: CatalogState, source: Source) -> str | None:
     return None if connection is None else connection.name
 
 
-def _sinks(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
-    schema = _schema(session, statement, catalog)
-    found = [] if schema is None else catalog.schema_items(schema.id)
-    return [(i.name, i.type, catalog.relation(i.relation).name) for i in found if isinstance(i, Sink)]
+def _sinks(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
+    schema = _schema(view, statement)
+    found = [] if schema is None else view.state.schema_items(schema.id)
+    return [(i.name, i.type, view.state.relation(i.relation).name) for i in found if isinstance(i, Sink)]
 
 
-def _connections(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
-    schema = _schema(session, statement, catalog)
-    found = [] if schema is None else catalog.schema_items(schema.id)
+def _connections(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
+    schema = _schema(view, statement)
+    found = [] if schema is None else view.state.schema_items(schema.id)
     return [(i.name, i.type) for i in found if isinstance(i, Connection)]
 
 
-def _subsources(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+def _subsources(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
     """The subsources of one source or of all sources in the schema, with the progress relations, which are
     created in the same way."""
     if statement.on is not None:
-        source = session.resolver(catalog).item(statement.on)
+        source = view.resolver().item(statement.on)
         if not isinstance(source, Source):
             raise WrongObjectType(f'"{source.name}" is not a source', position=statement.on.offset + 1)
-        found = [catalog.items[i] for i in catalog.dependants(source.id)]
+        found = [view.state.items[i] for i in view.state.dependants(source.id)]
     else:
-        schema = _schema(session, statement, catalog)
-        found = [] if schema is None else catalog.relations(schema.id)
+        schema = _schema(view, statement)
+        found = [] if schema is None else view.state.relations(schema.id)
     belonging = [r for r in found if isinstance(r, SourceTable | SourceProgress) and r.owner is not None]
     return [(r.name, source_type(r)) for r in belonging]
 
 
-def _schemas(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
-    name = statement.within.item if statement.within else session.database
-    return [(s.name,) for s in catalog.schemas(catalog.database(name).id)]
+def _schemas(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
+    name = statement.within.item if statement.within else view.database
+    return [(s.name,) for s in view.state.schemas(view.state.database(name).id)]
 
 
-def _databases(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
-    del session, statement
-    return [(d.name,) for d in catalog.databases()]
+def _databases(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
+    del statement
+    return [(d.name,) for d in view.state.databases()]
 
 
-def _columns(session: EngineSession, statement: ast.ShowObjects, catalog: CatalogState) -> Rowset:
+def _columns(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
     if statement.within is None:
         raise Unsupported("SHOW COLUMNS needs FROM and a relation")
-    system = find_system_relation(statement.within.parts, session.variables.search_path())
+    system = find_system_relation(statement.within.parts, view.variables.search_path())
     if system is not None:
         desc, defaults = system.desc, (None,) * len(system.desc.columns)
     else:
-        resolver = session.resolver(catalog)
+        resolver = view.resolver()
         item = resolver.item(statement.within)
         desc = resolver.desc(item, statement.within.offset + 1)
         defaults = item.defaults if isinstance(item, Table) else (None,) * len(desc.columns)
@@ -249,7 +242,7 @@ def _columns(session: EngineSession, statement: ast.ShowObjects, catalog: Catalo
     ]
 
 
-_LISTINGS: dict[ast.Listing, Callable[[EngineSession, ast.ShowObjects, CatalogState], Rowset]] = {
+_LISTINGS: dict[ast.Listing, Callable[[CatalogView, ast.ShowObjects], Rowset]] = {
     ast.Listing.TABLES: _named("table"),
     ast.Listing.VIEWS: _named("view"),
     ast.Listing.MATERIALIZED_VIEWS: _named("materialized-view"),
@@ -262,7 +255,7 @@ _LISTINGS: dict[ast.Listing, Callable[[EngineSession, ast.ShowObjects, CatalogSt
     ast.Listing.SCHEMAS: _schemas,
     ast.Listing.DATABASES: _databases,
     ast.Listing.COLUMNS: _columns,
-    ast.Listing.ROLES: lambda s, st, c: [(role.name,) for role in c.roles()],
+    ast.Listing.ROLES: lambda v, st: [(role.name,) for role in v.state.roles()],
 }
 
 

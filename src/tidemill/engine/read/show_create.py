@@ -28,8 +28,8 @@ from tidemill.engine.ddl.defaults import default_trees
 from tidemill.engine.read.local_rows import text_columns, text_rows
 from tidemill.engine.relations.kinds import statement_kind
 from tidemill.engine.relations.view_text import query_today
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Action, Plan
-from tidemill.engine.session.session import EngineSession
 from tidemill.errors import Internal, WrongObjectType
 from tidemill.reclock.boundaries import DEFAULT_INTERVAL_MS
 from tidemill.sql import ast
@@ -39,17 +39,16 @@ from tidemill.sql.render import to_sql
 from tidemill.types.model import type_name
 
 
-def plan_show_create(session: EngineSession, statement: ast.ShowCreate, catalog: CatalogState) -> Plan:
+def plan_show_create(view: CatalogView, statement: ast.ShowCreate) -> Plan:
     named = {ast.ObjectKind.CONNECTION: "connection", ast.ObjectKind.SINK: "sink"}
-    item = session.resolver(catalog).any_item(statement.name, named.get(statement.kind, "relation"))
+    item = view.resolver().any_item(statement.name, named.get(statement.kind, "relation"))
     if statement_kind(item) is not statement.kind:
-        raise wrong_kind(item, statement.kind, statement.name, catalog)
-    name = ast.Name(catalog.full_name(item))
-    create = _create_sql(catalog, name, item, statement.name)
+        raise wrong_kind(item, statement.kind, statement.name, view.state)
+    name = ast.Name(view.state.full_name(item))
+    create = _create_sql(view.state, name, item, statement.name)
     columns = text_columns("name", "create_sql")
 
-    async def act(s: EngineSession) -> Outcome:
-        del s
+    async def act() -> Outcome:
         return text_rows([c.name for c in columns], [(".".join(name.parts), create)])
 
     return Action(act, columns)

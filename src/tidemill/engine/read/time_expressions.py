@@ -12,11 +12,11 @@ from decimal import Decimal
 import pyarrow as pa
 from sqlglot import exp
 
-from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import close_batches
 from tidemill.engine.read import reading
+from tidemill.engine.read.reader import Reader
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Value
-from tidemill.engine.session.session import EngineSession
 from tidemill.errors import InvalidValue, TidemillError, UndefinedObject
 from tidemill.sql import ast
 from tidemill.sql.bind import SessionInfo, bind_query
@@ -27,11 +27,10 @@ from tidemill.types.wire import parse_literal
 
 
 def with_times(
-    session: EngineSession,
+    view: CatalogView,
     types: Sequence[SqlType | None],
     times: Sequence[ast.Expr],
     query: ast.Query,
-    catalog: CatalogState,
 ) -> list[SqlType | None]:
     """The parameters' types: those that the client declared, and those that follow from `times` alone. A
     parameter that also occurs in the query has its type from the query."""
@@ -47,7 +46,7 @@ def with_times(
         # Parameters that the time does not contain are ignored here.
         given = [t if t is not None or n in own else TEXT for n, t in enumerate(found, 1)]
         select = exp.Select(expressions=[time.tree.copy()])
-        bound = bind_query(select, session.resolver(catalog), param_types=given, session=session.info())
+        bound = bind_query(select, view.resolver(), param_types=given, session=view.info())
         for number in own:
             found[number - 1] = bound.param_types[number - 1]
     return found
@@ -59,9 +58,9 @@ def _numbers(tree: exp.Expr) -> set[int]:
 
 
 async def evaluate_time(
-    session: EngineSession,
+    reader: Reader,
+    view: CatalogView,
     time: ast.Expr,
-    catalog: CatalogState,
     params: Sequence[Value] = (),
     info: SessionInfo | None = None,
     example: str = "now() - interval '1 minute'",
@@ -69,7 +68,7 @@ async def evaluate_time(
     """The time of AS OF or UP TO in milliseconds. The expression is over no table; its value is a timestamp,
     a number of milliseconds, or a text of either. `info` provides the value of `now()` if that is not the
     transaction's, and perhaps the value of `mz_now()`. The hint of the error shows `example`."""
-    info = info or session.info()
+    info = info or view.info()
     bad = InvalidValue(
         "AS OF or UP TO should be castable to a (non-null) mz_timestamp value",
         hint=f"Give milliseconds since 1970, as mz_now() shows them, or a timestamp, such as {example}.",
@@ -79,13 +78,13 @@ async def evaluate_time(
     try:
         select = exp.Select(expressions=[time.tree.copy()])
         types = [value.type for value in params]
-        bound = bind_query(select, session.resolver(catalog), param_types=types, session=info)
+        bound = bind_query(select, view.resolver(), param_types=types, session=info)
         if (bound.uses_mz_now and info.mz_now is None) or bound.inputs or len(bound.columns) != 1:
             raise bad
-        batches = await reading.constant(session, bound, params, info)
+        batches = await reading.constant(reader, bound, params, info)
         batch = await anext(batches)
         await close_batches(batches)
-        ms = _milliseconds(batch.column(0)[0], bound.columns[0].type, session.variables.get("timezone"))
+        ms = _milliseconds(batch.column(0)[0], bound.columns[0].type, info.time_zone)
     except TidemillError as e:
         if e is not bad:
             bad.detail = e.primary

@@ -10,24 +10,24 @@ from tidemill.catalog.items import Item, Source
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
+    from tidemill.engine.read.reader import Reader
     from tidemill.engine.read.reading import AsOfTime
-    from tidemill.engine.session.session import EngineSession
+    from tidemill.ingest.service import Ingestion
 
 
-def latest_on(session: EngineSession, items: Sequence[Item]) -> int:
+def latest_on(ingestion: Ingestion, items: Sequence[Item]) -> int:
     """The latest time at which all of these sources, of one timeline, are complete. All of them must be
     readable."""
-    ingestion = session.engine.ingestion
     return min(ingestion.readable(item) for item in items if isinstance(item, Source)) - 1
 
 
-def choose_on(session: EngineSession, timeline: str, as_of: AsOfTime | None, sources: Sequence[Item]) -> int:
+def choose_on(reader: Reader, timeline: str, as_of: AsOfTime | None, sources: Sequence[Item]) -> int:
     """The time to read at, one for all reads of a transaction. The caller checks whether the sources are
     complete at that time."""
-    transaction = session.current
+    transaction = reader.transactions.current
     before = transaction.on_timelines.get(timeline)
     if as_of is None:
-        chosen = latest_on(session, sources) if before is None else before
+        chosen = latest_on(reader.readiness.ingestion, sources) if before is None else before
     elif before is not None and transaction.explicit:
         if as_of.time != before and not (as_of.at_least and as_of.time <= before):
             raise TidemillError(
@@ -38,7 +38,9 @@ def choose_on(session: EngineSession, timeline: str, as_of: AsOfTime | None, sou
             )
         chosen = before
     else:
-        chosen = max(latest_on(session, sources), as_of.time) if as_of.at_least else as_of.time
+        chosen = (
+            max(latest_on(reader.readiness.ingestion, sources), as_of.time) if as_of.at_least else as_of.time
+        )
     if as_of is None or transaction.explicit:
         transaction.on_timelines[timeline] = chosen
     return chosen

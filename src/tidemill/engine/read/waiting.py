@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, View
@@ -17,7 +18,10 @@ from tidemill.ingest.status import RunState
 from tidemill.inputs.timelines import show_time_of
 
 if TYPE_CHECKING:
-    from tidemill.engine.engine import TidemillEngine
+    from tidemill.catalog.store import Catalog
+    from tidemill.ingest.service import Ingestion
+    from tidemill.inputs.collections import Collections
+    from tidemill.views.service import Views
 
 # Kinds of relations whose upper depends on a source's progress: they may be incomplete at a readable time.
 SourceRelation: TypeAlias = Source | SourceTable | SourceProgress | MaterializedView
@@ -25,19 +29,30 @@ SourceRelation: TypeAlias = Source | SourceTable | SourceProgress | Materialized
 # A query may read hundreds of relations, and all of them may be late for one reason.
 MAX_NAMED = 3
 
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """What knows up to when relations are complete, and why not further. One per engine."""
+
+    collections: Collections
+    ingestion: Ingestion
+    views: Views
+    catalog: Catalog
+
+
 _STATUSES = "SELECT * FROM mz_internal.mz_source_statuses tells how the sources are."
 _VIEW_STATUSES = "SELECT * FROM mz_internal.mz_materialized_view_statuses tells how they are."
 _LATEST = "SET transaction_isolation = 'serializable' reads at the latest time that is complete."
 
 
-def waiting_for(engine: TidemillEngine, item: SourceRelation, ts: int) -> Notice:
+def waiting_for(ready: Readiness, item: SourceRelation, ts: int) -> Notice:
     """The reason why a relation is not complete at `ts`, as far as it is known."""
     if isinstance(item, MaterializedView):
-        return _for_view(engine, item, ts)
-    stalled = _stalled(engine, item)
+        return _for_view(ready, item, ts)
+    stalled = _stalled(ready, item)
     if stalled is not None:
         return stalled
-    machine, until = engine.ingestion.machine(item), engine.ingestion.readable(item)
+    machine, until = ready.ingestion.machine(item), ready.ingestion.readable(item)
     if machine is None or not machine.hydrated:
         behind = None if machine is None else machine.behind
         left = "" if behind is None else f" {behind} records are still to be read."
@@ -58,23 +73,23 @@ class SourceFailed(TidemillError):
     sqlstate = "58000"
 
 
-def permanent_failure(engine: TidemillEngine, item: SourceRelation, ts: int) -> SourceFailed | None:
+def permanent_failure(ready: Readiness, item: SourceRelation, ts: int) -> SourceFailed | None:
     """The error of a statement that would wait in vain for the relation to be complete at `ts`; None if
     waiting may help."""
-    sources = _below(engine, item) if isinstance(item, MaterializedView) else (item,)
+    sources = _below(ready, item) if isinstance(item, MaterializedView) else (item,)
     for source in sources:
-        status = engine.ingestion.report(source).status
+        status = ready.ingestion.report(source).status
         if (
             status.state is not RunState.STALLED
             or not status.permanent
-            or engine.collections.readable(source) > ts
+            or ready.collections.readable(source) > ts
         ):
             continue
         whose = f'source "{source.name}"' if isinstance(source, Source) else f'the source of "{source.name}"'
         what = f"{whose} has failed"
         if item is not source:
             what = f'materialized view "{item.name}" is not complete: {what}'
-        hints = [status.hint or _STATUSES, *([_LATEST] if engine.collections.readable(item) else [])]
+        hints = [status.hint or _STATUSES, *([_LATEST] if ready.collections.readable(item) else [])]
         return SourceFailed(
             f"{what}: {status.error}",
             detail=status.detail,
@@ -84,21 +99,21 @@ def permanent_failure(engine: TidemillEngine, item: SourceRelation, ts: int) -> 
     return None
 
 
-def explain(error: QueryCanceled, engine: TidemillEngine, inputs: Sequence[SourceRelation], ts: int) -> None:
+def explain(error: QueryCanceled, ready: Readiness, inputs: Sequence[SourceRelation], ts: int) -> None:
     """Adds to the error which of its inputs the statement was waiting for."""
     with suppress(UndefinedObject):  # dropped during the wait: the statement is stopped in any case
-        late = [item for item in inputs if engine.collections.readable(item) <= ts]
-        _told(error, [waiting_for(engine, item, ts) for item in late[:MAX_NAMED]], len(late) - MAX_NAMED)
+        late = [item for item in inputs if ready.collections.readable(item) <= ts]
+        _told(error, [waiting_for(ready, item, ts) for item in late[:MAX_NAMED]], len(late) - MAX_NAMED)
 
 
 def explain_time(
-    error: QueryCanceled, engine: TidemillEngine, inputs: Sequence[SourceRelation], waiting: Notice
+    error: QueryCanceled, ready: Readiness, inputs: Sequence[SourceRelation], waiting: Notice
 ) -> None:
     """Does the same for a statement that was `waiting` for a future time: reports the inputs that would not
     be complete at that time either."""
     stalled: list[Notice] = []
     with suppress(UndefinedObject):
-        notices = [waiting_for(engine, item, engine.collections.readable(item)) for item in inputs]
+        notices = [waiting_for(ready, item, ready.collections.readable(item)) for item in inputs]
         stalled += [notice for notice in notices if notice.severity == "WARNING"]
     _told(error, [waiting, *stalled[:MAX_NAMED]], len(stalled) - MAX_NAMED)
 
@@ -115,10 +130,10 @@ def _told(error: QueryCanceled, notices: Sequence[Notice], more: int) -> None:
     error.hint = next((n.hint for n in worst if n.hint is not None), None)
 
 
-def too_late(engine: TidemillEngine, item: MaterializedView, ts: int, seconds: float) -> Unavailable:
+def too_late(ready: Readiness, item: MaterializedView, ts: int, seconds: float) -> Unavailable:
     """The error of a statement whose wait for a materialized view has reached its limit."""
-    why = waiting_for(engine, item, ts)
-    until = engine.views.readable(item)
+    why = waiting_for(ready, item, ts)
+    until = ready.views.readable(item)
     complete = f"It is complete before {show_time_of(item, until)}."
     state = complete if until else "It has not got its first rows yet."
     return Unavailable(
@@ -128,9 +143,9 @@ def too_late(engine: TidemillEngine, item: MaterializedView, ts: int, seconds: f
     )
 
 
-def _stalled(engine: TidemillEngine, item: Source | SourceTable | SourceProgress) -> Notice | None:
+def _stalled(ready: Readiness, item: Source | SourceTable | SourceProgress) -> Notice | None:
     """The error of the relation's source, if the source is stalled."""
-    status = engine.ingestion.report(item).status
+    status = ready.ingestion.report(item).status
     if status.state is not RunState.STALLED:
         return None
     whose = "which" if isinstance(item, Source) else "whose source"
@@ -139,12 +154,12 @@ def _stalled(engine: TidemillEngine, item: Source | SourceTable | SourceProgress
         f'waiting for "{item.name}", {whose} is stalled: {status.error}',
         "WARNING",
         detail=status.detail,
-        hint=f"{hint} {_LATEST}" if engine.ingestion.readable(item) else hint,
+        hint=f"{hint} {_LATEST}" if ready.ingestion.readable(item) else hint,
     )
 
 
-def _for_view(engine: TidemillEngine, item: MaterializedView, ts: int) -> Notice:
-    status, until = engine.views.status(item), engine.views.readable(item)
+def _for_view(ready: Readiness, item: MaterializedView, ts: int) -> Notice:
+    status, until = ready.views.status(item), ready.views.readable(item)
     waiting = f'waiting for materialized view "{item.name}"'
     if status.state is RunState.STALLED:
         return Notice(
@@ -153,8 +168,8 @@ def _for_view(engine: TidemillEngine, item: MaterializedView, ts: int) -> Notice
             detail=status.detail,
             hint=status.hint or _VIEW_STATUSES,
         )
-    for source in _below(engine, item):
-        stalled = _stalled(engine, source) if engine.ingestion.readable(source) <= ts else None
+    for source in _below(ready, item):
+        stalled = _stalled(ready, source) if ready.ingestion.readable(source) <= ts else None
         if stalled is not None:
             said = stalled.text.removeprefix("waiting for ")
             return Notice(
@@ -169,9 +184,9 @@ def _for_view(engine: TidemillEngine, item: MaterializedView, ts: int) -> Notice
     )
 
 
-def _below(engine: TidemillEngine, view: MaterializedView) -> Iterator[Source | SourceTable | SourceProgress]:
+def _below(ready: Readiness, view: MaterializedView) -> Iterator[Source | SourceTable | SourceProgress]:
     """The relations of sources that the view reads, also through other views."""
-    items = engine.catalog.state.items
+    items = ready.catalog.state.items
     todo, seen = list(view.depends_on), set[str]()
     while todo:
         item_id = todo.pop()

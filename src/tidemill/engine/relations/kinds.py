@@ -16,22 +16,21 @@ from tidemill.catalog.items import (
 )
 from tidemill.sql.ast import ObjectKind
 
+_KINDS: dict[type[SchemaItem], ObjectKind] = {
+    Connection: ObjectKind.CONNECTION,
+    Secret: ObjectKind.SECRET,
+    Sink: ObjectKind.SINK,
+    View: ObjectKind.VIEW,
+    MaterializedView: ObjectKind.MATERIALIZED_VIEW,
+    Table: ObjectKind.TABLE,
+}
+
 
 def statement_kind(item: SchemaItem) -> ObjectKind:
     """The object's kind in DROP, ALTER and SHOW CREATE."""
-    if isinstance(item, Connection):
-        return ObjectKind.CONNECTION
-    if isinstance(item, Secret):
-        return ObjectKind.SECRET
-    if isinstance(item, Sink):
-        return ObjectKind.SINK
-    if isinstance(item, View):
-        return ObjectKind.VIEW
-    if isinstance(item, MaterializedView):
-        return ObjectKind.MATERIALIZED_VIEW
-    if isinstance(item, Table) or (isinstance(item, SourceTable) and not item.subsource):
+    if isinstance(item, SourceTable) and not item.subsource:
         return ObjectKind.TABLE
-    return ObjectKind.SOURCE
+    return _KINDS.get(type(item), ObjectKind.SOURCE)
 
 
 def object_type(item: SchemaItem) -> str:

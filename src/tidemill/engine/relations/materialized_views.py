@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tidemill.engine.relations.oids import item_oid
-from tidemill.engine.relations.sources import FrontierRow, Rows, Spec, StatusRow
+from tidemill.engine.relations.sources import STATUS_COLUMNS, FrontierRow, Rows, Spec, StatusRow
 from tidemill.ingest.status import RunState
 from tidemill.types.json import canonical_json
-from tidemill.types.model import INT8, JSONB, OID, TEXT, TIMESTAMPTZ
+from tidemill.types.model import INT8, OID, TEXT
 from tidemill.views.service import Views
 
 if TYPE_CHECKING:
@@ -90,14 +90,7 @@ MATERIALIZED_SPECS: list[Spec] = [
     (
         "mz_internal",
         "mz_materialized_view_statuses",
-        [
-            ("id", TEXT),
-            ("name", TEXT),
-            ("last_status_change_at", TIMESTAMPTZ),
-            ("status", TEXT),
-            ("error", TEXT),
-            ("details", JSONB),
-        ],
+        [("id", TEXT), ("name", TEXT), *STATUS_COLUMNS],
         _statuses,
     ),
 ]

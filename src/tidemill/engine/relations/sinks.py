@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tidemill.engine.relations.oids import item_oid
-from tidemill.engine.relations.sources import Rows, Spec
+from tidemill.engine.relations.sources import STATUS_COLUMNS, Rows, Spec
 from tidemill.ingest.status import RunStatus
 from tidemill.sinks.definition import Definition
 from tidemill.sinks.service import Sinks
 from tidemill.types.json import canonical_json
-from tidemill.types.model import BOOL, INT8, INTERVAL, JSONB, MZ_TIMESTAMP, OID, TEXT, TIMESTAMPTZ
+from tidemill.types.model import BOOL, INT8, INTERVAL, MZ_TIMESTAMP, OID, TEXT
 
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
@@ -138,15 +138,7 @@ SINK_SPECS: list[Spec] = [
     (
         "mz_internal",
         "mz_sink_statuses",
-        [
-            ("id", TEXT),
-            ("name", TEXT),
-            ("type", TEXT),
-            ("last_status_change_at", TIMESTAMPTZ),
-            ("status", TEXT),
-            ("error", TEXT),
-            ("details", JSONB),
-        ],
+        [("id", TEXT), ("name", TEXT), ("type", TEXT), *STATUS_COLUMNS],
         _statuses,
     ),
     (

@@ -258,6 +258,11 @@ def _hydration(s: Situation) -> Rows:
 
 Spec: TypeAlias = tuple[str, str, list[tuple[str, SqlType]], Callable[["Situation"], Rows]]
 
+# Of the relations of statuses: of sources, sinks and materialized views.
+STATUS_COLUMNS: list[tuple[str, SqlType]] = [
+    *(("last_status_change_at", TIMESTAMPTZ), ("status", TEXT), ("error", TEXT), ("details", JSONB)),
+]
+
 SOURCE_SPECS: list[Spec] = [
     (
         "mz_catalog",
@@ -292,15 +297,7 @@ SOURCE_SPECS: list[Spec] = [
     (
         "mz_internal",
         "mz_source_statuses",
-        [
-            ("id", TEXT),
-            ("name", TEXT),
-            ("type", TEXT),
-            ("last_status_change_at", TIMESTAMPTZ),
-            ("status", TEXT),
-            ("error", TEXT),
-            ("details", JSONB),
-        ],
+        [("id", TEXT), ("name", TEXT), ("type", TEXT), *STATUS_COLUMNS],
         _statuses,
     ),
     (

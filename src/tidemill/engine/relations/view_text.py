@@ -79,7 +79,7 @@ def _names_cte(table: exp.Table, name: str) -> bool:
     """Whether the name denotes a WITH item that is visible there."""
     below: exp.Expr = table
     node = table.parent
-    cte: exp.Expr | None = None  # the item of the next WITH above in which the table stands
+    cte: exp.Expr | None = None  # the item of the innermost WITH that contains the table
     while node is not None:
         if isinstance(node, exp.With):
             cte = below

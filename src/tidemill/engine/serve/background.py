@@ -66,7 +66,7 @@ class Background:
         state_folder = own or spark.scratch / "state"
         self._following = ThreadPoolExecutor(MAX_FOLLOWING, thread_name_prefix="follow")
         self.hub = Hub(self._following)
-        self.subscriptions = Subscriptions(workers, lambda: self.ingestion.now())
+        self.subscriptions = Subscriptions(self.hub, workers, lambda: self.ingestion.now())
         catalog.on_change(self._end_dropped)
         self.ingestion = Ingestion(
             environment,

@@ -7,43 +7,51 @@ session's role.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemill.catalog.privileges import PermissionDenied
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.errors import Notice, Unavailable, UndefinedObject
 
 if TYPE_CHECKING:
     from tidemill.engine.session.session import EngineSession
 
 
-def cancel_backend(s: EngineSession, process_id: int | None) -> bool | None:
-    return None if process_id is None else _call(s, process_id, cancels=True)
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """The sessions of the server, for one of them. `find` returns the session with a process id."""
 
+    view: CatalogView
+    notice: Callable[[Notice], None]
+    find: Callable[[int], EngineSession | None]
 
-def terminate_backend(s: EngineSession, process_id: int | None) -> bool | None:
-    return None if process_id is None else _call(s, process_id, cancels=False)
+    def cancel(self, process_id: int | None) -> bool | None:
+        return None if process_id is None else self._call(process_id, cancels=True)
 
+    def terminate(self, process_id: int | None) -> bool | None:
+        return None if process_id is None else self._call(process_id, cancels=False)
 
-def _call(s: EngineSession, process_id: int, *, cancels: bool) -> bool:
-    target = s.engine.session(process_id)
-    if target is None:
-        s.notice(Notice(f"PID {process_id} is not a PostgreSQL backend process", "WARNING"))
-        return False
-    catalog = s.engine.catalog.state
-    mine = s.identity.privileges(catalog)
-    try:
-        theirs = target.identity.login_role(catalog)
-    except UndefinedObject:
-        theirs = None
-    if not mine.superuser and (theirs is None or theirs.superuser or not mine.acts_as(theirs.id)):
-        what = "cancel query" if cancels else "terminate process"
-        raise PermissionDenied(
-            f"permission denied to {what}",
-            detail="Only roles with privileges of the role whose session it is may do so.",
+    def _call(self, process_id: int, *, cancels: bool) -> bool:
+        target = self.find(process_id)
+        if target is None:
+            self.notice(Notice(f"PID {process_id} is not a PostgreSQL backend process", "WARNING"))
+            return False
+        mine = self.view.privileges()
+        try:
+            theirs = target.identity.login_role(self.view.state)
+        except UndefinedObject:
+            theirs = None
+        if not mine.superuser and (theirs is None or theirs.superuser or not mine.acts_as(theirs.id)):
+            what = "cancel query" if cancels else "terminate process"
+            raise PermissionDenied(
+                f"permission denied to {what}",
+                detail="Only roles with privileges of the role whose session it is may do so.",
+            )
+        if cancels:
+            target.cancel()
+            return True
+        return target.terminate(
+            Unavailable("terminating connection due to administrator command", sqlstate="57P01")
         )
-    if cancels:
-        target.cancel()
-        return True
-    return target.terminate(
-        Unavailable("terminating connection due to administrator command", sqlstate="57P01")
-    )

@@ -15,8 +15,10 @@ from tidemill.errors import UndefinedObject
 
 
 class Identity:
-    def __init__(self, login: Role, variables: Variables) -> None:
+    def __init__(self, login: Role, variables: Variables, address: str) -> None:
         self.login_name = login.name
+        # Where the client is.
+        self.address = address
         self._variables = variables
         # The ids of the roles that the session may be, as checked, by name.
         self._role_ids = {login.name: login.id}
@@ -24,10 +26,14 @@ class Identity:
         self._privileges: Privileges | None = None
         self._privileges_at = variables.generation
 
+    def set_role(self) -> str | None:
+        """The role of SET ROLE."""
+        chosen = self._variables.get("role")
+        return None if chosen == "none" else chosen
+
     def acting_name(self) -> str:
         """The role of SET ROLE, or else the login role."""
-        chosen = self._variables.get("role")
-        return self.login_name if chosen == "none" else chosen
+        return self.set_role() or self.login_name
 
     def acting_role(self, catalog: CatalogState) -> Role:
         """The role that the session acts as. Raises if the role was dropped."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -19,9 +19,6 @@ from tidemill.sql.parse import ParsedStatement
 from tidemill.sql.tokens import TokenKind, scan
 from tidemill.types.model import Column, SqlType
 from tidemill.types.wire import decode_binary, decode_text, few_from_binary, few_from_text, utf8
-
-if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,32 +38,32 @@ class Plan(Protocol):
     @property
     def columns(self) -> tuple[Column, ...] | None: ...
 
-    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome: ...
+    async def run(self, params: Sequence[Value]) -> Outcome: ...
 
 
 @dataclass(slots=True)
 class Action:
     """A plan without parameters whose work is one function."""
 
-    act: Callable[[EngineSession], Awaitable[Outcome]]
+    act: Callable[[], Awaitable[Outcome]]
     columns: tuple[Column, ...] | None = None
     param_types: tuple[SqlType, ...] = ()
 
-    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+    async def run(self, params: Sequence[Value]) -> Outcome:
         del params
-        return await self.act(session)
+        return await self.act()
 
 
 @dataclass(slots=True)
 class ActionOf:
     """A plan that returns no rows, and whose work is one function of its parameters."""
 
-    act: Callable[[EngineSession, Sequence[Value]], Awaitable[Outcome]]
+    act: Callable[[Sequence[Value]], Awaitable[Outcome]]
     param_types: tuple[SqlType, ...]
     columns: tuple[Column, ...] | None = None
 
-    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        return await self.act(session, params)
+    async def run(self, params: Sequence[Value]) -> Outcome:
+        return await self.act(params)
 
 
 class ParameterCount(TidemillError):

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tidemill.catalog.items import Table
 from tidemill.engine.api import Complete, Outcome
-from tidemill.engine.session.plan import Action
+from tidemill.engine.session.portals import Portals
+from tidemill.engine.session.settings import Settings
 from tidemill.engine.session.transaction import Mode, Transaction
+from tidemill.engine.session.transactions import Transactions
+from tidemill.engine.session.variables import Variables
 from tidemill.errors import InvalidTransactionState, LimitExceeded, TidemillError
 from tidemill.sql import ast
-
-if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
 
 # Each holds a list of the writes before it. Drivers nest a handful; a loop that never releases creates more.
 MAX_SAVEPOINTS = 1000
@@ -45,44 +44,35 @@ class SavedState:
     portals: frozenset[str]
 
 
-def plan_savepoint(statement: ast.Savepoint) -> Action:
-    async def act(s: EngineSession) -> Outcome:
-        transaction = _block(s, "SAVEPOINT")
-        if len(transaction.savepoints) >= MAX_SAVEPOINTS:
-            raise LimitExceeded(f"too many savepoints (limit {MAX_SAVEPOINTS})", hint="RELEASE some.")
-        transaction.savepoints.append(_taken(s, transaction, statement.name.value))
-        return Complete("SAVEPOINT")
-
-    return Action(act)
+async def savepoint(settings: Settings, portals: Portals, statement: ast.Savepoint) -> Outcome:
+    transaction = _block(settings.transactions, "SAVEPOINT")
+    if len(transaction.savepoints) >= MAX_SAVEPOINTS:
+        raise LimitExceeded(f"too many savepoints (limit {MAX_SAVEPOINTS})", hint="RELEASE some.")
+    transaction.savepoints.append(_taken(settings.variables, portals, transaction, statement.name.value))
+    return Complete("SAVEPOINT")
 
 
-def plan_release(statement: ast.ReleaseSavepoint) -> Action:
-    async def act(s: EngineSession) -> Outcome:
-        transaction = _block(s, "RELEASE SAVEPOINT")
-        at = _index(transaction, statement.name)
-        # READ ONLY lasts as long as the savepoint in which it was set, as in PostgreSQL.
-        transaction.read_only = transaction.savepoints[at].read_only
-        del transaction.savepoints[at:]
-        return Complete("RELEASE")
-
-    return Action(act)
+async def release(transactions: Transactions, statement: ast.ReleaseSavepoint) -> Outcome:
+    transaction = _block(transactions, "RELEASE SAVEPOINT")
+    at = _index(transaction, statement.name)
+    # READ ONLY lasts as long as the savepoint in which it was set, as in PostgreSQL.
+    transaction.read_only = transaction.savepoints[at].read_only
+    del transaction.savepoints[at:]
+    return Complete("RELEASE")
 
 
-def plan_rollback_to(statement: ast.RollbackTo) -> Action:
-    async def act(s: EngineSession) -> Outcome:
-        transaction = _block(s, "ROLLBACK TO SAVEPOINT")
-        at = _index(transaction, statement.name)
-        _restore(s, transaction, transaction.savepoints[at])
-        del transaction.savepoints[at + 1 :]
-        return Complete("ROLLBACK")
-
-    return Action(act)
+async def rollback_to(settings: Settings, portals: Portals, statement: ast.RollbackTo) -> Outcome:
+    transaction = _block(settings.transactions, "ROLLBACK TO SAVEPOINT")
+    at = _index(transaction, statement.name)
+    _restore(settings.variables, portals, transaction, transaction.savepoints[at])
+    del transaction.savepoints[at + 1 :]
+    return Complete("ROLLBACK")
 
 
-def _block(s: EngineSession, what: str) -> Transaction:
-    if s.transaction is None or not s.transaction.explicit:
+def _block(transactions: Transactions, what: str) -> Transaction:
+    if transactions.open is None or not transactions.open.explicit:
         raise InvalidTransactionState(f"{what} can only be used in transaction blocks", sqlstate="25P01")
-    return s.transaction
+    return transactions.open
 
 
 def _index(transaction: Transaction, name: ast.Ident) -> int:
@@ -93,7 +83,7 @@ def _index(transaction: Transaction, name: ast.Ident) -> int:
     raise TidemillError(f'savepoint "{name.value}" does not exist', sqlstate="3B001")
 
 
-def _taken(s: EngineSession, t: Transaction, name: str) -> SavedState:
+def _taken(variables: Variables, portals: Portals, t: Transaction, name: str) -> SavedState:
     return SavedState(
         name,
         t.mode,
@@ -103,12 +93,12 @@ def _taken(s: EngineSession, t: Transaction, name: str) -> SavedState:
         t.write_bytes,
         dict(t.tables),
         frozenset(t.reads),
-        s.variables.snapshot(),
-        s.portals.names(),
+        variables.snapshot(),
+        portals.names(),
     )
 
 
-def _restore(s: EngineSession, t: Transaction, saved: SavedState) -> None:
+def _restore(variables: Variables, portals: Portals, t: Transaction, saved: SavedState) -> None:
     t.failed = False
     t.mode = saved.mode
     t.read_only = saved.read_only
@@ -117,5 +107,5 @@ def _restore(s: EngineSession, t: Transaction, saved: SavedState) -> None:
     t.write_bytes = saved.write_bytes
     t.tables = dict(saved.tables)
     t.reads = set(saved.reads)
-    s.variables.restore(saved.variables)
-    s.portals.close_new(saved.portals)
+    variables.restore(saved.variables)
+    portals.close_new(saved.portals)

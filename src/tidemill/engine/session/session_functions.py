@@ -13,28 +13,27 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
 
-from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.read.catalog_query import CatalogQueryPlan, plan_catalog_query
 from tidemill.engine.read.local_rows import stream
+from tidemill.engine.read.reader import Reader
 from tidemill.engine.read.select import QueryPlan
 from tidemill.engine.read.select import plan_query as plan_other
-from tidemill.engine.session.backends import cancel_backend, terminate_backend
-from tidemill.engine.session.controls import set_variable
+from tidemill.engine.session.backends import Backends
+from tidemill.engine.session.catalog_view import CatalogView
+from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.plan import Plan, Value
+from tidemill.engine.session.settings import Settings
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sql import ast
 from tidemill.sql.functions.signature import statement_call
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import BOOL, TEXT, Column, SqlType
-
-if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
 
 # The clauses that a query with such calls may have beside its select list: they keep the number of calls
 # defined.
@@ -42,9 +41,18 @@ _ALLOWED = ("expressions", "kind", "from_", "joins", "where", "order", "limit", 
 
 
 @dataclass(frozen=True, slots=True)
+class ActsOn:
+    """What the functions of a session act on."""
+
+    interrupt: Interrupt
+    settings: Settings
+    backends: Backends
+
+
+@dataclass(frozen=True, slots=True)
 class Acting:
-    """One function. `call` takes the session and a value for each of `args`, None for NULL; its result may be
-    an awaitable."""
+    """One function. `call` takes what it acts on and a value for each of `args`, None for NULL; its result
+    may be an awaitable."""
 
     args: tuple[exp.DType, ...]
     result: SqlType
@@ -52,31 +60,31 @@ class Acting:
     hint: str
 
 
-async def _sleep(s: EngineSession, seconds: float | None) -> str | None:
+async def _sleep(on: ActsOn, seconds: float | None) -> str | None:
     """A cancel and the statement's time-out end the sleep; it uses no thread."""
     if seconds is None:
         return None
     if seconds > 0:  # not of NaN
-        await s.interrupt.guard(asyncio.sleep(seconds))
+        await on.interrupt.guard(asyncio.sleep(seconds))
     return ""
 
 
-async def _sleep_for(s: EngineSession, span: Mapping[str, int] | None) -> str | None:
+async def _sleep_for(on: ActsOn, span: Mapping[str, int] | None) -> str | None:
     """An interval as seconds; months have 30 days."""
     if span is None:
         return None
     days = timedelta(days=30 * span["months"] + span["days"], microseconds=span["micros"])
-    return await _sleep(s, days.total_seconds())
+    return await _sleep(on, days.total_seconds())
 
 
-async def _sleep_until(s: EngineSession, end: datetime | None) -> str | None:
-    return await _sleep(s, None if end is None else (end - datetime.now(UTC)).total_seconds())
+async def _sleep_until(on: ActsOn, end: datetime | None) -> str | None:
+    return await _sleep(on, None if end is None else (end - datetime.now(UTC)).total_seconds())
 
 
-def _set_config(s: EngineSession, name: str | None, value: str | None, local: bool | None) -> str:
+def _set_config(on: ActsOn, name: str | None, value: str | None, local: bool | None) -> str:
     if name is None:
         raise InvalidValue("SET requires parameter name", sqlstate="22004")
-    return set_variable(s, name, value, local=bool(local))
+    return on.settings.set(name, value, local=bool(local))
 
 
 _OF_ONE = "Write SELECT {}(pid) FROM pg_stat_activity WHERE ..., or with the number of one session."
@@ -84,9 +92,14 @@ _ALONE = (
     "Write SELECT {}, without a relation of your own: nobody can say how often another query would sleep."
 )
 _FUNCTIONS: Mapping[str, Acting] = {
-    "pg_cancel_backend": Acting((exp.DType.INT,), BOOL, cancel_backend, _OF_ONE.format("pg_cancel_backend")),
+    "pg_cancel_backend": Acting(
+        (exp.DType.INT,), BOOL, lambda on, pid: on.backends.cancel(pid), _OF_ONE.format("pg_cancel_backend")
+    ),
     "pg_terminate_backend": Acting(
-        (exp.DType.INT,), BOOL, terminate_backend, _OF_ONE.format("pg_terminate_backend")
+        (exp.DType.INT,),
+        BOOL,
+        lambda on, pid: on.backends.terminate(pid),
+        _OF_ONE.format("pg_terminate_backend"),
     ),
     "set_config": Acting(
         (exp.DType.TEXT, exp.DType.TEXT, exp.DType.BOOLEAN),
@@ -114,32 +127,12 @@ class SessionCall:
 
 
 @dataclass(slots=True)
-class Computed:
-    """The one row of a query without relations that cannot be evaluated here, with the interface of
-    `CatalogQueryPlan`."""
-
-    query: QueryPlan
-    reads = False
-
-    @property
-    def param_types(self) -> tuple[SqlType, ...]:
-        return self.query.param_types
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return self.query.columns
-
-    async def table(self, session: EngineSession, params: Sequence[Value]) -> pa.Table:
-        batches = await self.query.rows(session, params)
-        return pa.Table.from_batches([batch async for batch in batches])
-
-
-@dataclass(slots=True)
 class ActingQuery:
     """In `query` the first argument of each call replaces the call, and the other arguments are at the
     end."""
 
-    query: CatalogQueryPlan | Computed
+    on: ActsOn
+    query: CatalogQueryPlan | QueryPlan
     calls: Sequence[SessionCall]
     width: int
 
@@ -154,24 +147,24 @@ class ActingQuery:
             shown[call.at] = Column(shown[call.at].name, call.function.result)
         return tuple(shown)
 
-    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+    async def run(self, params: Sequence[Value]) -> Outcome:
         if not self.query.reads:
-            return await self._in_order(session, params)
-        table = await self.query.table(session, params)
+            return await self._in_order(params)
+        table = await self.query.table(params)
         values: list[list[Any]] = [[] for _ in self.calls]
         given = [[table.column(n).to_pylist() for n in call.args] for call in self.calls]
         for row in range(table.num_rows):
             for call, columns, made in zip(self.calls, given, values, strict=True):
-                made.append(await _called(call, session, [column[row] for column in columns]))
+                made.append(await _called(call, self.on, [column[row] for column in columns]))
         shown = table.select(range(self.width))
         for call, made in zip(self.calls, values, strict=True):
             array = pa.array(made, arrow_type(call.function.result))
             shown = shown.set_column(call.at, shown.schema.names[call.at], array)
         return Rows(self.columns, stream(shown))
 
-    async def _in_order(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
+    async def _in_order(self, params: Sequence[Value]) -> Outcome:
         """For a query without relations: columns after a call see its effects."""
-        table = await self.query.table(session, params)
+        table = await self.query.table(params)
         calls = {call.at: call for call in self.calls}
         shown: list[pa.Array] = []
         for at in range(self.width):
@@ -180,25 +173,29 @@ class ActingQuery:
                 shown.append(table.column(at))
                 continue
             given = zip(*(table.column(n).to_pylist() for n in call.args), strict=True)
-            made = [await _called(call, session, row) for row in given]
+            made = [await _called(call, self.on, row) for row in given]
             shown.append(pa.array(made, arrow_type(call.function.result)))
             if at + 1 < self.width:
-                table = await self.query.table(session, params)
+                table = await self.query.table(params)
         return Rows(self.columns, stream(pa.Table.from_arrays(shown, names=table.schema.names[: self.width])))
 
 
-async def _called(call: SessionCall, session: EngineSession, args: Sequence[Any]) -> Any:
-    made = call.function.call(session, *args)
+async def _called(call: SessionCall, on: ActsOn, args: Sequence[Any]) -> Any:
+    made = call.function.call(on, *args)
     return await made if inspect.isawaitable(made) else made
 
 
 def plan_query(
-    s: EngineSession, query: ast.Query, types: Sequence[SqlType | None], catalog: CatalogState
+    view: CatalogView,
+    reader: Reader,
+    on: ActsOn,
+    query: ast.Query,
+    types: Sequence[SqlType | None],
 ) -> Plan:
     tree = query.tree
     named = _named(tree) if isinstance(tree, exp.Select) else {}
     if not named:
-        return plan_other(s, query, types, catalog)
+        return plan_other(view, reader, query, types)
     first = next(iter(named.values()))
     if query.as_of is not None or any(v for k, v in tree.args.items() if k not in _ALLOWED):
         raise _misplaced(first)
@@ -206,13 +203,12 @@ def plan_query(
     width = len(found.expressions)
     calls = [_taken(found, at, name) for at, name in named.items()]
     asked = replace(query, tree=found)
-    plan: CatalogQueryPlan | Computed | None = plan_catalog_query(s, asked, types, catalog)
+    plan: CatalogQueryPlan | QueryPlan | None = plan_catalog_query(view, reader, asked, types)
     if plan is None and found.args.get("from_") is None:
-        other = plan_other(s, asked, types, catalog)
-        plan = Computed(other) if isinstance(other, QueryPlan) else other
+        plan = plan_other(view, reader, asked, types)
     if plan is None or len(plan.columns) != len(found.expressions):
         raise _misplaced(first)
-    return ActingQuery(plan, calls, width)
+    return ActingQuery(on, plan, calls, width)
 
 
 def _named(tree: exp.Select) -> dict[int, str]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from tidemill.catalog.items import MaterializedView, Source, SourceTable, Table
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.read.reader import Reader
+from tidemill.engine.read.thread_batches import ThreadBatches
 from tidemill.inputs.opened import open_inputs
 from tidemill.query.job import Job
 from tidemill.query.read import Input
@@ -26,114 +27,63 @@ from tidemill.subscribe.spec import Spec
 from tidemill.types.model import RelationDesc
 from tidemill.types.names import physical_names
 
-if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
-
 Collection: TypeAlias = Table | Source | SourceTable | MaterializedView
 
 
 async def first_rows(
-    session: EngineSession, item: Collection, as_of: int, spec: Spec
+    reader: Reader, item: Collection, as_of: int, spec: Spec
 ) -> AsyncIterator[pa.RecordBatch]:
     """Batches whose rows are all of `as_of`, in the order that the spec promises."""
-    engine = session.engine
+    execution, runtime = reader.execution, reader.runtime
     names = physical_names(item.desc or RelationDesc())
 
     def small() -> pa.RecordBatch | None:
-        snapshot = engine.collections.snapshot(item, as_of)
+        snapshot = runtime.collections.snapshot(item, as_of)
         if LIMITS.small(snapshot):
-            return SnapshotRows(engine.spark, snapshot, names, spec, Job(engine.spark)).next()
+            return SnapshotRows(runtime.spark, snapshot, names, spec, Job(runtime.spark)).next()
         snapshot.close()
         return None
 
-    whole = await asyncio.get_running_loop().run_in_executor(engine.subscriptions.snapshots, small)
+    whole = await asyncio.get_running_loop().run_in_executor(reader.subscriptions.snapshots, small)
     if whole is not None:
         yield whole
         return
-    await engine.wait_for_spark(session)
-    job = Job(engine.spark, "snapshot")
+    await reader.wait_for_spark()
+    job = Job(runtime.spark, "snapshot")
 
     def begin() -> SnapshotRows:
-        return SnapshotRows(engine.spark, engine.collections.snapshot(item, as_of), names, spec, job)
+        return SnapshotRows(runtime.spark, runtime.collections.snapshot(item, as_of), names, spec, job)
 
-    starting = engine.workers.submit(begin)
+    rows = await execution.open(begin, SnapshotRows.close, stop=job.cancel)
+    batches = ThreadBatches(execution, rows.next, rows.cancel, rows.close)
     try:
-        rows = await asyncio.wrap_future(starting)
-    except BaseException:
-        # The thread continues until it notices the cancel, and may still return something to close.
-        job.cancel()
-        starting.add_done_callback(_abandon)
-        raise
-    try:
-        while (batch := await session.blocking(rows.next)) is not None:
+        async for batch in batches:
             yield batch
     except BaseException:
         rows.cancel()
         raise
     finally:
-        engine.release(rows.close)
+        await batches.aclose()
 
 
 async def query_rows(
-    session: EngineSession,
+    reader: Reader,
     catalog: CatalogState,
     bound: BoundQuery,
     branches: Sequence[Branch],
     as_of: int,
     spec: Spec,
-) -> QueryBatches:
+) -> ThreadBatches:
     """As `first_rows`, for a linear query with columns. Errors in small inputs are raised here."""
-    engine = session.engine
-    job = Job(engine.spark, "snapshot")
+    runtime = reader.runtime
+    job = Job(runtime.spark, "snapshot")
 
     def begin() -> QueryRows:
-        opened = open_inputs(engine.collections, catalog, bound, as_of)
+        opened = open_inputs(runtime.collections, catalog, bound, as_of)
         inputs = [opened.inputs[branch.placeholder] for branch in branches]
         rows = sum(i.snapshot.rows for i in inputs if isinstance(i, Input))
         asked = Asked(bound.sql(), opened.inputs, rows, opened.close)
-        return QueryRows(engine.spark, asked, spec, as_of, job)
+        return QueryRows(runtime.spark, asked, spec, as_of, job)
 
-    starting = engine.workers.submit(begin)
-    try:
-        return QueryBatches(session, await asyncio.wrap_future(starting))
-    except BaseException:
-        job.cancel()
-        starting.add_done_callback(_abandon)
-        raise
-
-
-class QueryBatches:
-    """The batches of `QueryRows` on the event loop. It can be closed before the first batch was requested."""
-
-    def __init__(self, session: EngineSession, rows: QueryRows) -> None:
-        self._session = session
-        self._rows: QueryRows | None = rows
-
-    def __aiter__(self) -> QueryBatches:
-        return self
-
-    async def __anext__(self) -> pa.RecordBatch:
-        rows = self._rows
-        if rows is None:
-            raise StopAsyncIteration
-        try:
-            batch = await self._session.blocking(rows.next)
-        except BaseException:
-            rows.cancel()
-            await self.aclose()
-            raise
-        if batch is None:
-            await self.aclose()
-            raise StopAsyncIteration
-        return batch
-
-    async def aclose(self) -> None:
-        """Idempotent."""
-        rows, self._rows = self._rows, None
-        if rows is not None:
-            self._session.engine.release(rows.close)
-
-
-def _abandon(starting: Future[SnapshotRows] | Future[QueryRows]) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        starting.result().close()
+    rows = await reader.execution.open(begin, QueryRows.close, job.cancel)
+    return ThreadBatches(reader.execution, rows.next, rows.cancel, rows.close)

@@ -7,26 +7,24 @@ collections that are followed, and how.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tidemill.catalog.items import RELATIONS, Item, MaterializedView, kind_name
-from tidemill.catalog.state import CatalogState
+from tidemill.catalog.store import Catalog
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.read.completeness import source_inputs, until_complete, until_readable
+from tidemill.engine.read.reader import Reader
 from tidemill.engine.read.select import plan_query, table_query
-from tidemill.engine.read.show import system_value
 from tidemill.engine.read.time_expressions import with_times
 from tidemill.engine.relations.resolver import find_system_relation
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Value
-from tidemill.engine.session.session import EngineSession
-from tidemill.engine.session.variables import SYSTEM_PARAMETERS
+from tidemill.engine.session.system_parameters import SystemParameters
+from tidemill.engine.session.transaction import Transaction
 from tidemill.engine.subscribe.first_rows import Collection, first_rows, query_rows
 from tidemill.engine.subscribe.times import Times
 from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsupported, WrongObjectType
@@ -48,18 +46,16 @@ from tidemill.subscribe.stream import Bounds, RelationFailed, SubscriptionStream
 from tidemill.subscribe.tail import Tail
 from tidemill.types.model import Column, SqlType
 
-if TYPE_CHECKING:
-    from tidemill.engine.engine import TidemillEngine
-
 
 @dataclass(slots=True)
 class SubscribePlan:
     """`collection`: the subscribed collection, of which only the parts are needed; None for a query. `label`
     is the description in mz_subscriptions."""
 
+    view: CatalogView
+    reader: Reader
     statement: ast.Subscribe
     bound: BoundQuery
-    catalog: CatalogState
     inputs: QueryInputs
     spec: Spec
     collection: Collection | None
@@ -73,147 +69,157 @@ class SubscribePlan:
     def columns(self) -> tuple[Column, ...]:
         return self.spec.output_columns
 
-    async def run(self, session: EngineSession, params: Sequence[Value]) -> Outcome:
-        rows = await self.rows(session, params)
+    async def run(self, params: Sequence[Value]) -> Outcome:
+        rows = await self.rows(params)
         return Rows(self.columns, rows, tag="SUBSCRIBE", shared=True, endless=rows.bounds.up_to is None)
 
-    async def rows(self, session: EngineSession, params: Sequence[Value]) -> SubscriptionStream:
+    async def rows(self, params: Sequence[Value]) -> SubscriptionStream:
         """Everything that can fail before the first row fails here."""
-        _only_read(session)
-        sources = source_inputs(self.catalog, self.bound)
-        await until_readable(session, sources)
-        times = Times(self.statement, self.catalog, self.inputs, sources, params)
-        async with times.held(session) as bounds:
+        _only_read(self.reader.transactions.current)
+        sources = source_inputs(self.view.state, self.bound)
+        await until_readable(self.reader, sources)
+        times = Times(self.reader, self.view, self.statement, self.inputs, sources, params)
+        async with times.held() as bounds:
             if bounds.as_of == bounds.up_to:
-                session.notice(Notice("the subscription is empty: AS OF equals UP TO"))
+                self.reader.execution.notice(Notice("the subscription is empty: AS OF equals UP TO"))
             if self.collection is None:
-                await session.engine.wait_for_spark(session)
-            await until_complete(session, sources, bounds.as_of)
-            return await session.interrupt.guard(self._start(session, bounds, params))
+                await self.reader.wait_for_spark()
+            await until_complete(self.reader, sources, bounds.as_of)
+            return await self.reader.execution.interrupt.guard(self._start(bounds, params))
 
     # -- the stream
 
-    async def _start(
-        self, session: EngineSession, bounds: Bounds, params: Sequence[Value]
-    ) -> SubscriptionStream:
-        engine, from_ = session.engine, bounds.as_of + 1
-        gone = partial(_gone, engine, {i.id: relation_dropped(self.catalog, i) for i in self.inputs.items})
+    async def _start(self, bounds: Bounds, params: Sequence[Value]) -> SubscriptionStream:
+        reader, execution, runtime = self.reader, self.reader.execution, self.reader.runtime
+        catalog, from_ = self.view.state, bounds.as_of + 1
+        store = reader.readiness.catalog
+        gone = partial(_gone, store, {i.id: relation_dropped(catalog, i) for i in self.inputs.items})
         error = gone()
         if error is not None:
             # It was dropped while the statement waited for its first time.
             raise error
-        shards = frozenset(await session.blocking(self._shards, session))
+        shards = frozenset(await execution.blocking(self._shards))
         if self.collection is not None:
             item = self.collection
             followed = FollowedKey(("relation", item.id), shards, self.inputs.ids)
             try:
-                own = await _opened(session, partial(engine.collections.follow, item, from_))
+                own = await execution.open(partial(runtime.collections.follow, item, from_), Follower.close)
             except InvalidAsOf as e:
                 e.detail = not_readable(item, e.since, bounds.as_of)
                 raise
-            first = first_rows(session, item, bounds.as_of, self.spec) if self.statement.snapshot else None
+            first = first_rows(reader, item, bounds.as_of, self.spec) if self.statement.snapshot else None
 
             def latest() -> Follower:
-                return engine.collections.follow(item, own.frontier)
+                return runtime.collections.follow(item, own.frontier)
         else:
-            bound = substitute(self.bound, [p.scalar for p in params], session.info())
+            bound = substitute(self.bound, [p.scalar for p in params], reader.values.info())
 
             def system() -> SystemRows:
-                return engine.system_rows(session, engine.catalog.state)
+                return reader.system_rows(store.state)
 
-            answer = partial(answer_at, engine.queries, self.catalog, bound, system=system)
-            following = partial(follow_query, engine.queries, self.catalog, bound, system=system)
+            answer = partial(answer_at, runtime, catalog, bound, system=system)
+            following = partial(follow_query, runtime, catalog, bound, system=system)
             # The system relations depend on the session, so this is not shared.
-            whose = session.process_id if self.inputs.system else None
+            whose = reader.values.process_id if self.inputs.system else None
             followed = FollowedKey(("query", bound.sql(), whose), shards, self.inputs.ids)
-            linear = way_of(self.catalog, bound)
+            linear = way_of(catalog, bound)
             apart = linear.because is None and bool(self.inputs.items) and bool(bound.columns)
             first: AsyncIterator[pa.RecordBatch] | None = None
             if self.statement.snapshot and not apart:
-                before = await session.blocking(answer, bounds.as_of)
-                own = await _opened(session, partial(following, from_, lambda: before))
+                before = await execution.blocking(answer, bounds.as_of)
+                own = await execution.open(partial(following, from_, lambda: before), Follower.close)
                 first = _once(before, bounds.as_of, self.spec)
             else:
-                own = await _opened(session, partial(following, from_))
+                own = await execution.open(partial(following, from_), Follower.close)
                 if self.statement.snapshot:
                     # A follower of changes never reads the whole result, so the snapshot is read separately.
                     try:
                         first = await query_rows(
-                            session, self.catalog, bound, linear.branches, bounds.as_of, self.spec
+                            reader, catalog, bound, linear.branches, bounds.as_of, self.spec
                         )
                     except BaseException:
-                        engine.release(own.close)
+                        execution.release(own.close)
                         raise
 
             def latest() -> Follower:
                 return following(own.frontier)
 
+        hub = self.reader.subscriptions.hub
+
         def tail() -> Tail:
-            joined = engine.hub.tail(followed, latest)
+            joined = hub.tail(followed, latest)
             error = gone()
             if error is not None:
                 # The hub has notified the subscriptions that existed when it was dropped.
                 joined.fail_soon(error)
             return joined
 
-        return engine.subscriptions.open(
-            session, self.spec, bounds, first, own, tail, self.label, partial(_why, gone, self.inputs.items)
+        return self.reader.subscriptions.open(
+            reader.values.process_id,
+            self.spec,
+            bounds,
+            first,
+            own,
+            tail,
+            self.label,
+            partial(_why, gone, self.inputs.items),
+            self.view.parameters.number("max_subscribe_buffer_size"),
         )
 
-    def _shards(self, session: EngineSession) -> list[str]:
-        return [session.engine.collections.shard(item).id for item in self.inputs.items]
+    def _shards(self) -> list[str]:
+        return [self.reader.runtime.collections.shard(item).id for item in self.inputs.items]
 
 
 def plan_subscribe(
-    session: EngineSession,
+    view: CatalogView,
+    reader: Reader,
     statement: ast.Subscribe,
     types: Sequence[SqlType | None],
-    catalog: CatalogState,
 ) -> SubscribePlan:
     relation = statement.relation
     if isinstance(relation, ast.Name):
-        _check_relation(session, catalog, relation)
+        _check_relation(view, relation)
     query = table_query(relation) if isinstance(relation, ast.Name) else relation
     told = [t for t in (statement.as_of, statement.up_to) if not isinstance(t, ast.TimeBound | None)]
     times = [t.time if isinstance(t, ast.AsOf) else t for t in told]
-    types = with_times(session, types, times, query, catalog)
-    bound = plan_query(session, query, types, catalog).bound
+    types = with_times(view, types, times, query)
+    bound = plan_query(view, reader, query, types).bound
     bound.determinism.check_within_session("SUBSCRIBE to a query")
-    inputs = QueryInputs.of(catalog, bound)
+    inputs = QueryInputs.of(view.state, bound)
     if inputs.system:
         # The current contents have the server's times.
         check_ours(inputs.items, "a subscription to system relations")
     collection: Collection | None = None
     if isinstance(relation, ast.Name) and len(inputs.items) == 1 and not inputs.system:
-        found = session.resolver(catalog).item(relation)
+        found = view.resolver().item(relation)
         collection = found if isinstance(found, Collection) else None
     spec = spec_for(
         bound.columns,
         statement.output,
         relation=relation.item if isinstance(relation, ast.Name) else None,
         progress=statement.progress,
-        underscore=session.variables.get("subscribe_key_violation") == "underscore",
+        underscore=view.variables.get("subscribe_key_violation") == "underscore",
     )
-    _check_allowed(session, spec, statement)
+    _check_allowed(view.parameters, spec, statement)
     label = str(relation) if isinstance(relation, ast.Name) else "(query)"
-    return SubscribePlan(statement, bound, catalog, inputs, spec, collection, label)
+    return SubscribePlan(view, reader, statement, bound, inputs, spec, collection, label)
 
 
-def _check_relation(session: EngineSession, catalog: CatalogState, name: ast.Name) -> None:
-    if find_system_relation(name.parts, session.variables.search_path()) is not None:
+def _check_relation(view: CatalogView, name: ast.Name) -> None:
+    if find_system_relation(name.parts, view.variables.search_path()) is not None:
         return
-    found = session.resolver(catalog).any_item(name)
+    found = view.resolver().any_item(name)
     if not isinstance(found, RELATIONS):
-        shown = ".".join(catalog.full_name(found))
+        shown = ".".join(view.state.full_name(found))
         raise WrongObjectType(
             f"'{shown}' cannot be subscribed to because it is a {kind_name(found)}",
             position=name.offset + 1,
         )
 
 
-def _check_allowed(session: EngineSession, spec: Spec, statement: ast.Subscribe) -> None:
+def _check_allowed(parameters: SystemParameters, spec: Spec, statement: ast.Subscribe) -> None:
     switch = spec.output.switch
-    if switch is not None and system_value(session, SYSTEM_PARAMETERS[switch]) == "off":
+    if switch is not None and parameters.get(switch) == "off":
         raise Unsupported(
             "this output of SUBSCRIBE is switched off",
             hint=f"ALTER SYSTEM SET {switch} = on allows it.",
@@ -221,9 +227,8 @@ def _check_allowed(session: EngineSession, spec: Spec, statement: ast.Subscribe)
         )
 
 
-def _only_read(session: EngineSession) -> None:
+def _only_read(transaction: Transaction) -> None:
     """A subscription continues in time, so no other statement of its transaction can have the same time."""
-    transaction = session.current
     if transaction.explicit and (transaction.read_ts is not None or transaction.on_timelines):
         raise InvalidTransactionState(
             "SUBSCRIBE in transactions must be the only read statement", sqlstate="25000"
@@ -231,10 +236,10 @@ def _only_read(session: EngineSession) -> None:
     transaction.will_read()
 
 
-def _gone(engine: TidemillEngine, told: Mapping[str, RelationDropped]) -> RelationDropped | None:
+def _gone(catalog: Catalog, told: Mapping[str, RelationDropped]) -> RelationDropped | None:
     """The error in `told` for an input that no longer exists. (It lives as long as the subscription, so it
     must not hold objects that only planning needs.)"""
-    kept = engine.catalog.state.items
+    kept = catalog.state.items
     return next((error for item_id, error in told.items() if item_id not in kept), None)
 
 
@@ -245,21 +250,6 @@ def _why(
     if isinstance(error, RelationFailed) and len(items) == 1 and isinstance(items[0], MaterializedView):
         explain_failure(items[0], error, error.at)
     return error if isinstance(error, RelationDropped) else gone() or error
-
-
-async def _opened(session: EngineSession, open_: Callable[[], Follower]) -> Follower:
-    """A follower holds history back, so one that opens after its waiter was cancelled is closed."""
-    opening = session.engine.workers.submit(open_)
-    try:
-        return await asyncio.wrap_future(opening)
-    except BaseException:
-        opening.add_done_callback(_close)
-        raise
-
-
-def _close(opening: Future[Follower]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
 
 
 async def _once(answer: pa.Table, as_of: int, spec: Spec) -> AsyncIterator[pa.RecordBatch]:

@@ -8,22 +8,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidemill.engine.read.show import system_number
 from tidemill.engine.relations.subscriptions import SubscriptionRow
 from tidemill.errors import TidemillError
 from tidemill.subscribe.follower import Follower
+from tidemill.subscribe.hub import Hub
 from tidemill.subscribe.spec import OutputShape, Spec
 from tidemill.subscribe.stream import Bounds, SubscriptionStream
 from tidemill.subscribe.tail import Tail
-
-if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
 
 # The number of small snapshots that are read at the same time. Each takes milliseconds. But each thread that
 # has read one keeps some megabytes of memory for the next, and a thousand readers may start at once.
@@ -43,8 +39,9 @@ class LiveSubscription:
 class Subscriptions(Collector):
     """Modified on the event loop; `table` and `collect` may be called on any thread."""
 
-    def __init__(self, pool: Executor, now: Callable[[], int]) -> None:
-        """`now` returns the clock's time."""
+    def __init__(self, hub: Hub, pool: Executor, now: Callable[[], int]) -> None:
+        """`hub` has the tails that subscriptions share; `now` returns the clock's time."""
+        self.hub = hub
         self._pool = pool
         # For small snapshots.
         self.snapshots = ThreadPoolExecutor(SNAPSHOT_THREADS, thread_name_prefix="snapshot")
@@ -60,7 +57,7 @@ class Subscriptions(Collector):
 
     def open(
         self,
-        session: EngineSession,
+        process_id: int,
         spec: Spec,
         bounds: Bounds,
         snapshot: AsyncIterator[pa.RecordBatch] | None,
@@ -68,6 +65,7 @@ class Subscriptions(Collector):
         tail: Callable[[], Tail],
         relation: str,
         why: Callable[[TidemillError], TidemillError],
+        buffer: int,
     ) -> SubscriptionStream:
         number = next(self._ids)
         stream = SubscriptionStream(
@@ -77,13 +75,13 @@ class Subscriptions(Collector):
             own,
             tail,
             self._pool,
-            buffer=system_number(session, "max_subscribe_buffer_size"),
+            buffer=buffer,
             on_behind=self._behind,
             on_close=lambda: self._closed(number),
             why=why,
         )
         self._opened[spec.output.value] += 1
-        self._live[number] = LiveSubscription(number, session.process_id, relation, stream)
+        self._live[number] = LiveSubscription(number, process_id, relation, stream)
         return stream
 
     def close(self) -> None:

@@ -7,21 +7,19 @@ counts from a moment that is not over yet. Called by `subscribe.statement` only.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from tidemill.catalog.state import CatalogState
 from tidemill.engine.read import reading
 from tidemill.engine.read.completeness import latest_complete
+from tidemill.engine.read.reader import Reader
 from tidemill.engine.read.time_expressions import evaluate_time
 from tidemill.engine.read.timelines import latest_on
 from tidemill.engine.read.waiting import SourceRelation
+from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Value
-from tidemill.engine.session.session import EngineSession
 from tidemill.errors import TidemillError
 from tidemill.inputs.opened import QueryInputs
 from tidemill.inputs.timelines import timeline_of
@@ -40,67 +38,71 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Times:
     """The statement's times and inputs. `sources` are the inputs that may be late."""
 
+    reader: Reader
+    view: CatalogView
     statement: ast.Subscribe
-    catalog: CatalogState
     inputs: QueryInputs
     sources: Sequence[SourceRelation]
     params: Sequence[Value] = ()
 
     @asynccontextmanager
-    async def held(self, session: EngineSession) -> AsyncGenerator[Bounds]:
+    async def held(self) -> AsyncGenerator[Bounds]:
         """The bounds. Within the block the first time stays readable; it has passed, and the inputs can be
         read."""
-        begin, holds = await self._begin(session)
+        begin, holds = await self._begin()
         try:
-            bounds = Bounds(begin, await self._end(session, begin))
+            bounds = Bounds(begin, await self._end(begin))
             self._check_order(bounds)
             if self.statement.as_of is not None and not self._foreign:
-                await reading.until_come(session, begin, self.sources)
+                await reading.until_come(self.reader, begin, self.sources)
             yield bounds
         finally:
             if holds:
-                session.engine.release(lambda: _release(holds))
+                self.reader.execution.release(lambda: _release(holds))
 
     @property
     def _foreign(self) -> bool:
         """The times are those of a stream with its own timeline."""
         return timeline_of(self.inputs.items) is not None
 
-    async def _evaluated(self, session: EngineSession, time: ast.Expr) -> int:
-        return await evaluate_time(session, time, self.catalog, self.params)
+    async def _evaluated(self, time: ast.Expr) -> int:
+        return await evaluate_time(self.reader, self.view, time, self.params)
 
     # -- AS OF
 
-    async def _begin(self, session: EngineSession) -> tuple[int, list[Hold]]:
+    async def _begin(self) -> tuple[int, list[Hold]]:
         as_of = self.statement.as_of
         if as_of is None:
-            begin = await reading.choose_time(session, None, self.sources)
-            return await _taken(session, lambda: self._hold(session, begin))
+            begin = await reading.choose_time(self.reader, None, self.sources)
+            return await self._taken(lambda: self._hold(begin))
         first = as_of is ast.TimeBound.EARLIEST or as_of.at_least
-        time = 0 if as_of is ast.TimeBound.EARLIEST else await self._evaluated(session, as_of.time)
+        time = 0 if as_of is ast.TimeBound.EARLIEST else await self._evaluated(as_of.time)
         if self.inputs.system and not first:
-            await self._check_present(session, time)
+            await self._check_present(time)
         hold = self._hold_first if first else self._hold
-        begin, holds = await _taken(session, lambda: hold(session, time))
-        if session.current.explicit:
+        begin, holds = await self._taken(lambda: hold(time))
+        if self.reader.transactions.current.explicit:
             timeline = timeline_of(self.inputs.items)
             if timeline is None:
-                session.current.read_ts = begin
+                self.reader.transactions.current.read_ts = begin
             else:
-                session.current.on_timelines[timeline] = begin
+                self.reader.transactions.current.on_timelines[timeline] = begin
         return begin, holds
 
-    def _hold(self, session: EngineSession, at: int) -> tuple[int, list[Hold]]:
+    async def _taken(self, take: Callable[[], tuple[int, list[Hold]]]) -> tuple[int, list[Hold]]:
+        return await self.reader.execution.open(take, lambda taken: _release(taken[1]))
+
+    def _hold(self, at: int) -> tuple[int, list[Hold]]:
         """Holds the time in the inputs. A time before since is not held: opening the input raises the error.
         Blocks."""
-        shards = [session.engine.collections.shard(item) for item in self.inputs.items]
+        shards = [self.reader.runtime.collections.shard(item) for item in self.inputs.items]
         return at, _holds(shards, at)
 
-    def _hold_first(self, session: EngineSession, at: int) -> tuple[int, list[Hold]]:
+    def _hold_first(self, at: int) -> tuple[int, list[Hold]]:
         """Holds the first time from `at` on at which all inputs can be read. Blocks."""
         if self.inputs.system or not self.inputs.items:
-            at = max(at, session.engine.oracle.read_ts())
-        shards = [session.engine.collections.shard(item) for item in self.inputs.items]
+            at = max(at, self.reader.runtime.oracle.read_ts())
+        shards = [self.reader.runtime.collections.shard(item) for item in self.inputs.items]
         while True:
             # Since may advance between the check and the hold.
             at = max([at, *(shard.since for shard in shards)])
@@ -109,10 +111,10 @@ class Times:
                 return at, holds
             _release(holds)
 
-    async def _check_present(self, session: EngineSession, time: int) -> None:
+    async def _check_present(self, time: int) -> None:
         """System relations show the current state; their earlier changes are not stored. A client that
         continues from an earlier time gets the error for a time before since."""
-        now = await session.blocking(session.engine.oracle.read_ts)
+        now = await self.reader.now()
         if time < now:
             gone = InvalidAsOf("system", time, now, None)
             gone.detail = f"System relations have no history: they show what is now, {now}."
@@ -121,16 +123,16 @@ class Times:
 
     # -- UP TO
 
-    async def _end(self, session: EngineSession, begin: int) -> int | None:
+    async def _end(self, begin: int) -> int | None:
         up_to = self.statement.up_to
         end: int | None = None
         if up_to is ast.TimeBound.LATEST:
             # At least the snapshot: it may be at a future time.
-            end = max(await self._latest(session), begin) + 1
+            end = max(await self._latest(), begin) + 1
         elif up_to is not None:
-            info = await self._moment(session, begin)
+            info = await self._moment(begin)
             end = await evaluate_time(
-                session, up_to, self.catalog, self.params, info, example="now() + interval '2 s'"
+                self.reader, self.view, up_to, self.params, info, example="now() + interval '2 s'"
             )
         if not self.inputs.items and not self.inputs.system:
             # Nothing will ever change.
@@ -154,40 +156,23 @@ class Times:
         timeline = timeline_of(self.inputs.items)
         return f"It would begin at {show_time(begin, timeline)} and end before {show_time(end, timeline)}."
 
-    async def _moment(self, session: EngineSession, begin: int) -> SessionInfo:
+    async def _moment(self, begin: int) -> SessionInfo:
         """`now()` and `mz_now()` of UP TO. If AS OF is not an exact time, they are no earlier than the
         beginning: the transaction may have started long before, or may have waited for a source."""
-        info, as_of = session.info(), self.statement.as_of
+        info, as_of = self.view.info(), self.statement.as_of
         if self._foreign or (isinstance(as_of, ast.AsOf) and not as_of.at_least):
             return info
-        now = begin if as_of is None else await session.blocking(session.engine.oracle.read_ts)
+        now = begin if as_of is None else await self.reader.now()
         return replace(info, now=max(info.now, _EPOCH + timedelta(milliseconds=now)), mz_now=now)
 
-    async def _latest(self, session: EngineSession) -> int:
+    async def _latest(self) -> int:
         """The time that a SELECT would read at now."""
         if self._foreign:
-            return latest_on(session, self.sources)
-        now = await session.blocking(session.engine.oracle.read_ts)
-        if session.current.isolation == "serializable":
-            return latest_complete(session, self.sources, now)
+            return latest_on(self.reader.readiness.ingestion, self.sources)
+        now = await self.reader.now()
+        if self.reader.transactions.current.isolation == "serializable":
+            return latest_complete(self.reader.readiness, self.sources, now)
         return now
-
-
-async def _taken(
-    session: EngineSession, take: Callable[[], tuple[int, list[Hold]]]
-) -> tuple[int, list[Hold]]:
-    """Holds that are taken after the waiter was cancelled are released."""
-    taking = session.engine.workers.submit(take)
-    try:
-        return await asyncio.wrap_future(taking)
-    except BaseException:
-        taking.add_done_callback(_give_back)
-        raise
-
-
-def _give_back(taking: Future[tuple[int, list[Hold]]]) -> None:
-    if not taking.cancelled() and taking.exception() is None:
-        _release(taking.result()[1])
 
 
 def _holds(shards: Sequence[Shard], at: int) -> list[Hold]:

@@ -252,7 +252,7 @@ class CsvDecoder(LineDecoder):
     def _columns(
         self, data: Bytes, found: Cells, keep: Mask | None, row_end: Mask
     ) -> tuple[list[pa.Array], Mask | None]:
-        """The fields by column, and which of them stand for the default of the column."""
+        """The fields by column, and which of them represent the column's default."""
         width = len(self.values.columns)
         ends = found.ends
         null: Mask | None = None

@@ -181,7 +181,7 @@ class TextDecoder(LineDecoder):
         return batch
 
     def _markers(self, data: Bytes, ends: Places, row_end: Mask) -> tuple[Mask | None, Mask | None]:
-        """Which fields have no value of their own (null, or the default), and which are the default."""
+        """Which fields are null or the default, and which of them are the default."""
         if not len(ends):
             return None, None
         starts, lengths = spans_of(ends, row_end, self.eol)

@@ -55,8 +55,8 @@ LOGIN_SECONDS = 10.0
 PING_SECONDS = 15.0
 PONG_SECONDS = 60.0
 
-# A client that takes not one byte for so long while there is something for it is gone, whatever TCP says: its
-# connection is broken off. (A slow one that does take some falls behind by its buffer instead.)
+# A client that reads no byte of pending output for this long is gone, even if TCP does not report it. Its
+# connection is aborted. (A slow client that reads some bytes lags by its buffer instead.)
 STALLED_SECONDS = 60.0
 
 # Bytes in a WebSocket's transport that were written without flow control: the pongs for a client that pings

@@ -21,7 +21,7 @@ _MAX_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class LoginMessage:
-    """`password` is looked at where the server asks for one."""
+    """`password` is checked only if the server requires one."""
 
     user: str | None = None
     password: str | None = field(default=None, repr=False)

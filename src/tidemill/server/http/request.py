@@ -46,7 +46,7 @@ def parse_body(body: bytes) -> Sequence[Script | Single]:
 def parse_object(body: bytes | str, hint: str) -> dict[str, Any]:
     """The JSON object of the body, with its numbers as they are written."""
     try:
-        # Numbers stay as they were written: a parameter must not lose digits on its way through a double.
+        # Numbers keep their text: a parameter must not lose digits in a double.
         content = json.loads(
             body, parse_float=RawNumber, parse_int=RawNumber, parse_constant=_refuse_constant
         )
@@ -73,7 +73,7 @@ def queries_of(fields: dict[str, Any]) -> Sequence[Script | Single]:
 
 
 class RawNumber(str):
-    """A JSON number as it was written."""
+    """A JSON number as text."""
 
 
 def _refuse_constant(name: str) -> Any:

@@ -124,7 +124,7 @@ class Inbox:
                 self._waiter = None
 
     async def get(self) -> Event:
-        """Return the next event; raise ConnectionEnds when there are no more."""
+        """Return the next event. Raises ConnectionEnds after the last one."""
         if not self._events:
             await self.wait()
         return self.take()

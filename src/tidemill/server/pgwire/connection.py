@@ -52,7 +52,7 @@ class ServerContext:
     pool: Executor
     encodings: Encodings
     authentication: Authentication
-    # None: there is no certificate, and a request for TLS is refused.
+    # None: without a certificate, a request for TLS is refused.
     tls: Tls | None
     # (process id, key): cancels the running statement of that session if the key is correct.
     cancel: Callable[[int, bytes], None]

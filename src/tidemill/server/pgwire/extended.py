@@ -90,7 +90,7 @@ class Extended:
         if columns is not None:
             result_formats(message.result_formats, len(columns))
         portal = WirePortal(prepared, columns, params, size, message.result_formats, self._kept.releasing)
-        self._kept.add_portal(message.portal, portal)
+        self._session.portals.add(message.portal, portal)
         self._line.outbox.put(replies.BIND_COMPLETE)
 
     async def describe(self, message: m.Describe) -> None:

@@ -113,9 +113,6 @@ class SessionPortals:
                 hint="Close portals that are no longer needed.",
             )
 
-    def add_portal(self, name: str, portal: BoundPortal) -> None:
-        self._portals.add(name, portal)
-
     def drop_portal(self, name: str) -> None:
         self._portals.drop(name)
 

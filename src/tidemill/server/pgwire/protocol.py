@@ -66,7 +66,7 @@ class Protocol:
 
     @property
     def over(self) -> bool:
-        """No more events follow, whatever is received."""
+        """No more events follow, independent of the input."""
         return self._phase is _Phase.OVER
 
     def receive(self, data: bytes) -> list[Event]:

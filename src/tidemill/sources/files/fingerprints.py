@@ -1,8 +1,8 @@
-"""File fingerprints: the size, the file system's metadata, and a digest of what was read.
+"""File fingerprints: the size, the file system's metadata, and a digest of the contents that were read.
 
 Used by `source`. The size and the times show at no cost, on each check, that a file is untouched. A touched
 file is read again, and its digests show whether it is unchanged. A file may thus be copied, restored or
-touched, and changed contents are detected whatever their size.
+touched, and changed contents are detected, even with the same size.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def records(file: BinaryIO, header: Header, lower: int, upper: int) -> Iterator[
             else:
                 parsed = parsed or fastavro.parse_schema(json.loads(header.schema))
                 yield from ((at, record) for record in _parted(body, count, parsed))
-        except Exception as e:  # fastavro raises whatever it stumbles over
+        except Exception as e:  # fastavro raises errors of any type
             yield at, Broken(f"a block cannot be read: {words(e)}")
         at = begins + size + len(header.marker)
 

@@ -37,8 +37,8 @@ from tidemill.types.model import TEXT, UINT8, Column
 
 KILOBYTES = Gauge(Column("kilobytes", UINT8, nullable=False), Column("file", TEXT, nullable=False))
 
-# Files of one source. Each is a row of its bindings and of its marks, and is looked at with every tick: so
-# many take about a second.
+# The maximum number of files of one source. Each is a row of its bindings and of its marks, and is checked
+# with every tick: this many take about a second.
 MAX_FILES = 100_000
 # What one binding covers: some seconds of work, held by no task as a whole. Its digest takes some tenths of a
 # second on the driver, which reads it first.
@@ -65,8 +65,8 @@ class Known:
 
 
 class FilesSource(UpstreamSource):
-    """Raises KeyError, TypeError or ValueError for a definition that is none, and InvalidValue or Unsupported
-    where the folder is not below `files_root`."""
+    """Raises KeyError, TypeError or ValueError for an invalid definition, and InvalidValue or Unsupported if
+    the folder is not below `files_root`."""
 
     gauge = KILOBYTES
 

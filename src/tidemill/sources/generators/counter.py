@@ -62,7 +62,7 @@ class CounterReader:
 
 
 def _bounded(added: np.ndarray, cardinality: int) -> pa.RecordBatch:
-    """Each event's addition, and its retraction right behind it."""
+    """Each event's addition, directly followed by its retraction."""
     retracted = added - cardinality
     alone = int(np.searchsorted(retracted, 1))  # so many events have nothing to take away
     rest = len(added) - alone

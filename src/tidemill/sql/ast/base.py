@@ -67,7 +67,7 @@ class Expr:
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """The word DEFAULT where a value could stand."""
+    """The keyword DEFAULT in place of a value."""
 
     offset: int = offset_field()
 

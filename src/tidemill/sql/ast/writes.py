@@ -76,7 +76,7 @@ class CopyClause:
     header_match: bool = False  # HEADER MATCH: the header must name the columns
     quote: str = '"'
     escape: str = '"'
-    default: str | None = None  # the text that stands for the column's default
+    default: str | None = None  # the text that represents the column's default
     encoding: str = "UTF8"  # of the data
     force_quote: tuple[str, ...] = ()  # column names; ("*",) means all
     force_not_null: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ class Determinism:
 
     def on(self, *dependences: Dependence) -> str | None:
         """The first function that depends on one of these; None if the query uses none."""
-        if not self.found:  # asked for with every execution
+        if not self.found:  # checked with every execution
             return None
         return next((name for name, on in self.found.items() if on in dependences), None)
 

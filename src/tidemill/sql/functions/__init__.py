@@ -29,10 +29,10 @@ from tidemill.sql.functions import (
 )
 from tidemill.sql.functions.signature import inventory
 
-# The settings that these trees rely on; the owner of the Spark session must set all (`query.settings` does).
-# ANSI: overflow and bad casts raise. Zone UTC: NTZ <-> LTZ keeps the digits. Without allowPrecisionLoss a sum
-# or product of decimals keeps its scale and raises when it does not fit, instead of dropping fractional
-# digits.
+# The settings on which these trees depend. The owner of the Spark session must set all of them
+# (`query.settings` does). ANSI: overflow and bad casts raise. Zone UTC: NTZ <-> LTZ keeps the digits. Without
+# allowPrecisionLoss a sum or product of decimals keeps its scale and raises when it does not fit, instead of
+# dropping fractional digits.
 SPARK_CONF: dict[str, str] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",

@@ -119,7 +119,7 @@ def _interval_sum(args: Sequence[Tree]) -> Tree:
 
 
 _INTERVAL = "STRUCT<months: INT, days: INT, micros: BIGINT>"
-# The endless intervals, as they are stored: every field the last of its range, or the first.
+# The storage form of infinite intervals: every field has the largest, or the smallest, value.
 _LAST = ((1 << 31) - 1, (1 << 31) - 1, (1 << 63) - 1)
 _FIRST = (-(1 << 31), -(1 << 31), -(1 << 63))
 

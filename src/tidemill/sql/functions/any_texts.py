@@ -30,7 +30,7 @@ _NUMBERS = frozenset(
 
 
 def text_tree(value: Tree, t: SqlType) -> Tree:
-    """The value as a client sees it."""
+    """The value as clients see it."""
     value, t = _as_shown(value, t)
     return call("tm_text", value, string(str(t)), zone())
 
@@ -42,9 +42,8 @@ def texts_tree(value: Tree, t: SqlType) -> Tree:
 
 
 def _as_shown(value: Tree, t: SqlType) -> tuple[Tree, SqlType]:
-    """An array of numerics with known digits, as an array of that scale: the type's name passes it to the
-    task.
-    """
+    """An array of numerics with known digits, as an array with that scale: the type's name passes it to the
+    task."""
     element = t.element
     if element is None or element.kind is not Kind.NUMERIC or element.shown is None:
         return value, t

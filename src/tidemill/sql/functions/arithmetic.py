@@ -81,13 +81,13 @@ def _unsigned(t: SqlType, op: Binary) -> Builder:
 
 
 def _decimal_quotient(a: Tree, b: Tree) -> Tree:
-    """The quotient of two whole decimals, cut toward zero."""
+    """The quotient of two integral decimals, truncated toward zero."""
     return divide(sub(a, remainder(a, b)), b)
 
 
 def numeric_product(a: Tree, b: Tree) -> Tree:
-    """a*b rounded half away from zero to 18 digits. With a = ai+af and b = bi+bf (cut toward zero, so all
-    four products have the sign of a*b): a*bi and ai*bf have at most 18 digits behind the point and are exact;
+    """a*b rounded half away from zero to 18 digits. With a = ai+af and b = bi+bf (truncated toward zero, so
+    all four products have the sign of a*b): a*bi and ai*bf have at most 18 fractional digits and are exact;
     af*bf has 36, and rounding it alone rounds the sum."""
 
     for x, y in ((a, b), (b, a)):
@@ -106,7 +106,8 @@ def numeric_product(a: Tree, b: Tree) -> Tree:
 
 
 def _is_whole_literal(v: Tree) -> bool:
-    """A constant without a fraction, as `bind.literal` writes it: the common case needs but one product."""
+    """A constant without a fraction, in the form of `bind.literal`: this common case needs only one
+    product."""
     if not isinstance(v, exp.Cast) or not isinstance(v.this, exp.Literal):
         return False
     return bool(str(v.this.this).rstrip("0").endswith("."))

@@ -47,7 +47,7 @@ from tidemill.types.model import BOOL, INT4, INT8, TEXT, SqlType, array
 _A, _E, _L = Poly.ARRAY, Poly.ELEMENT, Poly.LIST
 _TEXTS = "ARRAY<STRING>"
 _INTS = array(INT4)
-# PostgreSQL's own limit.
+# PostgreSQL's limit.
 MAX_FILLED = 134_217_727
 
 Typed = Callable[[Sequence[Tree], Sequence[SqlType]], Tree]
@@ -105,7 +105,7 @@ def _or_empty(value: Tree) -> Tree:
 
 
 def _cat(args: Sequence[Tree]) -> Tree:
-    """NULL only if both are."""
+    """NULL only if both are NULL."""
     return let_all(
         list(args),
         lambda v: case((is_null(v[0]), v[1]), (is_null(v[1]), v[0]), otherwise=call("concat", v[0], v[1])),
@@ -138,7 +138,7 @@ def _position(args: Sequence[Tree], types: Sequence[SqlType]) -> Tree:
         found = if_(is_null(v[0]), cast(null(), "INT"), call("get", places, integer(0)))
         if len(v) < 3:
             return found
-        # Nothing is looked for in an empty array, nor a NULL where there is none.
+        # Nothing is searched in an empty array, nor a NULL in an array without NULLs.
         absent = and_(is_null(v[1]), not_(call("exists", v[0].copy(), lambda_("e", is_null(variable("e"))))))
         return case(
             (or_(is_null(v[0]), eq(call("size", v[0].copy()), integer(0)), absent), cast(null(), "INT")),
@@ -166,7 +166,7 @@ def _replace(args: Sequence[Tree], types: Sequence[SqlType]) -> Tree:
 
 
 def _contains(args: Sequence[Tree], types: Sequence[SqlType]) -> Tree:
-    """Every element of the second is in the first; a NULL element is in none."""
+    """Every element of the second is in the first; a NULL element is never contained."""
     t = _element(types[0])
 
     def body(v: list[Tree]) -> Tree:
@@ -302,7 +302,7 @@ def _to_string(args: Sequence[Tree], types: Sequence[SqlType]) -> Tree:
 
 
 def from_string(args: Sequence[Tree]) -> Tree:
-    """string_to_array: parts between delimiters, or the characters where there is none."""
+    """string_to_array: parts between delimiters, or the characters without a delimiter."""
 
     def build(v: list[Tree]) -> Tree:
         text, delimiter = v[0], v[1]
@@ -310,7 +310,7 @@ def from_string(args: Sequence[Tree]) -> Tree:
         characters = call(
             "transform", places, lambda_("i", call("substring", text.copy(), variable("i"), integer(1)))
         )
-        # \Q...\E takes the delimiter as it is; a \E in it is written as its two signs.
+        # \Q...\E quotes the delimiter; a \E in it is written as two characters.
         literal = call("replace", delimiter.copy(), string("\\E"), string("\\E\\\\E\\Q"))
         pattern = call("concat", string("\\Q"), literal, string("\\E"))
         parts = case(

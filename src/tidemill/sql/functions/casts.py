@@ -42,14 +42,14 @@ from tidemill.sql.scalar import octets
 from tidemill.types.arrow import element_type
 from tidemill.types.model import BYTEA, INT2, INT4, INT8, Kind, SqlType
 
-# Significant digits that PostgreSQL keeps when a float becomes numeric (DBL_DIG, FLT_DIG), less the one
+# Significant digits that PostgreSQL keeps when a float becomes numeric (DBL_DIG, FLT_DIG), without the one
 # before the point.
 _FLOAT_DIGITS = {Kind.FLOAT4: 5, Kind.FLOAT8: 14}
 
 
 def cast_tree(value: Tree, source: SqlType, target: SqlType, *, explicit: bool) -> Tree:
-    """`value` of type `source` as `target`. `explicit` matters for varchar(n) and char(n) alone: a written
-    cast cuts, an assignment refuses what is too long."""
+    """`value` of type `source` as `target`. `explicit` matters only for varchar(n) and char(n): an explicit
+    cast truncates, an assignment refuses longer text."""
     if source == target:
         return value
     if source.kind is Kind.UNKNOWN:
@@ -79,7 +79,7 @@ def cast_tree(value: Tree, source: SqlType, target: SqlType, *, explicit: bool) 
 
 
 def _bytes_casts() -> dict[tuple[Kind, Kind], Builder]:
-    """Whole numbers and their bytes, the first the most significant."""
+    """Integers and their bytes, most significant byte first."""
     found: dict[tuple[Kind, Kind], Builder] = {}
     for t, width in ((INT2, 2), (INT4, 4), (INT8, 8)):
         name = t.kind.value
@@ -116,7 +116,7 @@ def _number_cast(source: SqlType, target: SqlType) -> Callable[[Tree], Tree] | N
     if s in (Kind.INT2, Kind.INT4) and t is Kind.OID:
         return lambda v: call("pmod", cast(v, "BIGINT"), bigint(1 << 32))
     if (s, t) == (Kind.OID, Kind.INT4):
-        # The same 32 bits, with a sign.
+        # The same 32 bits, signed.
         return lambda v: cast(
             sub(call("pmod", add(v, bigint(1 << 31)), bigint(1 << 32)), bigint(1 << 31)), "INT"
         )
@@ -126,7 +126,7 @@ def _number_cast(source: SqlType, target: SqlType) -> Callable[[Tree], Tree] | N
         shape = f"%.{_FLOAT_DIGITS[s]}e"
 
         def written(v: Tree) -> Tree:
-            # Of NULL Spark writes the word.
+            # For NULL, Spark writes the word.
             return if_(is_null(v), null(), cast_to(call("format_string", string(shape), v.copy()), target))
 
         return lambda v: let(v, written)
@@ -139,8 +139,8 @@ def _number_cast(source: SqlType, target: SqlType) -> Callable[[Tree], Tree] | N
     if s is Kind.NUMERIC and t in SIGNED:
         return lambda v: cast_to(_whole(v, s), target)
     if s in INTEGERS and t is Kind.FLOAT4:
-        # Spark takes CAST(CAST(i AS FLOAT) AS DOUBLE) for CAST(i AS DOUBLE), with the digits that a real has
-        # lost; a sum it leaves.
+        # Spark simplifies CAST(CAST(i AS FLOAT) AS DOUBLE) to CAST(i AS DOUBLE), with digits that a real has
+        # lost; it does not simplify a sum.
         return lambda v: add(cast(v, "FLOAT"), cast(integer(0), "FLOAT"))
     if s in INTEGERS | FLOATS | {Kind.NUMERIC} and t in SIGNED | FLOATS | {Kind.NUMERIC}:
         return lambda v: cast_to(v, target)
@@ -148,7 +148,7 @@ def _number_cast(source: SqlType, target: SqlType) -> Callable[[Tree], Tree] | N
 
 
 def _whole(value: Tree, kind: Kind) -> Tree:
-    """A numeric rounded half away from zero (Spark's decimal cast would cut)."""
+    """A numeric rounded half away from zero (Spark's decimal cast would truncate)."""
     return call("round", value) if kind is Kind.NUMERIC else value
 
 
@@ -163,8 +163,7 @@ def _narrow_float(value: Tree) -> Tree:
 
 def unsigned(value: Tree, kind: Kind) -> Tree:
     """An integer as an unsigned integer; raises outside its range. It is shifted into a signed type of the
-    same width, whose cast checks the range, and back. So the value appears once.
-    """
+    same width, whose cast checks the range, and back, so that the value appears only once."""
     if kind is Kind.UINT2:
         shift, narrow, wide = bigint(1 << 15), "SMALLINT", "INT"
         return cast(add(cast(sub(cast(value, "BIGINT"), shift), narrow), shift.copy()), wide)
@@ -176,5 +175,5 @@ def unsigned(value: Tree, kind: Kind) -> Tree:
 
 
 def unsigned_check(value: Tree, name: str) -> Tree:
-    """A BIGINT that may not be negative."""
+    """A BIGINT that must not be negative."""
     return let(value, lambda v: if_(lt(v, bigint(0)), raise_error("22003", f"{name} out of range"), v.copy()))

@@ -29,7 +29,7 @@ from tidemill.types.wire.value import parse_literal
 
 
 def _stored(value: pa.Scalar, t: SqlType) -> Any:
-    """A scalar as `rowwise` has its values."""
+    """A scalar in the form of `rowwise` values."""
     if t.kind is Kind.DATE:
         return value.cast(pa.int32()).as_py()
     if t.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
@@ -54,6 +54,6 @@ _READERS: dict[Kind, Builder] = {
 
 
 def read_text(value: Tree, target: SqlType) -> Tree | None:
-    """The cast's tree; None where Spark reads what PostgreSQL reads."""
+    """The cast's tree; None if Spark reads the same forms as PostgreSQL."""
     build = _READERS.get(target.kind)
     return None if build is None else build([value])

@@ -43,7 +43,7 @@ from tidemill.sql.functions.tree import (
 )
 from tidemill.types.model import DATE, TIMESTAMP, TIMESTAMPTZ, Kind, SqlType
 
-# PostgreSQL's isspace(): what may stand around a value.
+# PostgreSQL's isspace(): characters that may surround a value.
 _BLANKS = " \t\n\v\f\r"
 
 _INTEGER = r"^[+-]?[0-9]+(_[0-9]+)*$"
@@ -62,7 +62,7 @@ _FALSE = ("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0")
 
 
 def fit(text: Tree, source: SqlType, target: SqlType, *, explicit: bool) -> Tree:
-    """A string as varchar(n), char(n) or text. char(n) is stored padded; its blanks are no part of the
+    """A string as varchar(n), char(n) or text. char(n) is stored padded; its blanks are not part of the
     value."""
     if source.kind is Kind.CHAR and target.kind is not Kind.CHAR:
         text = call("rtrim", text)
@@ -109,7 +109,7 @@ def from_text(value: Tree, target: SqlType) -> Tree:
 
 
 def _is_variable(value: Tree) -> bool:
-    """An element of an array, inside a lambda: there Spark takes no function that runs in Python."""
+    """Whether it is an element of an array inside a lambda, where Spark accepts no Python function."""
     return isinstance(value, exp.Column) and not value.table
 
 
@@ -161,7 +161,7 @@ def _with_odd_years(value: Tree, t: SqlType, text: Callable[[Tree], Tree]) -> Tr
 
 
 def _odd_text(v: Tree, text: Tree) -> Tree:
-    """Spark's text after the year is PostgreSQL's; BC is appended at the end."""
+    """Spark's text after the year equals PostgreSQL's; BC is appended at the end."""
     year = call("year", v)
     before = gt(integer(1), year)
     shown = cast(if_(before, sub(integer(1), year.copy()), year.copy()), "STRING")
@@ -176,7 +176,7 @@ def _timestamptz_text(value: Tree) -> Tree:
         seconds = int_divide(call("timestampdiff", word("SECOND"), v.copy(), local.copy()), bigint(1))
         return call("concat", cast(cast(local, "TIMESTAMP_NTZ"), "STRING"), _offset_text(seconds))
 
-    # The year is the zone's, so it is looked at on its clock.
+    # The year is that of the zone, so it is computed in local time.
     def whole(v: Tree) -> Tree:
         endless = if_(gt(call("year", v), integer(0)), string("infinity"), string("-infinity"))
         year = call("year", call("from_utc_timestamp", v, zone()))
@@ -188,7 +188,7 @@ def _timestamptz_text(value: Tree) -> Tree:
 
 
 def _offset_text(seconds: Tree) -> Tree:
-    """A zone's offset as PostgreSQL writes it: +00, -05, +05:30, +00:53:28."""
+    """A zone's offset in PostgreSQL's form: +00, -05, +05:30, +00:53:28."""
     size = call("abs", seconds)
 
     def two(value: Tree) -> Tree:

@@ -38,20 +38,19 @@ from tidemill.types.wire.calendar import (
 from tidemill.types.wire.interval_input import INFINITY, MINUS_INFINITY
 
 MICROS_PER_DAY = 86_400_000_000
-# How much of the day a clock that is set back repeats: an hour, on Lord Howe Island half of one.
+# The time that a clock repeats when it is set back: an hour, on Lord Howe Island half an hour.
 _REPEATED_MINUTES = (60, 30)
 
 
 def to_local(instant: Tree, where: Tree | None = None) -> Tree:
-    """A timestamptz as the wall clock of a zone (the session's unless given)."""
+    """A timestamptz as local time of a zone (by default the session's)."""
     return cast(call("from_utc_timestamp", instant, where or zone()), "TIMESTAMP_NTZ")
 
 
 def to_instant(local: Tree, where: Tree | None = None) -> Tree:
-    """The instant at which a zone's wall clock (the session's unless given) shows this timestamp. In the hour
-    that a clock repeats, PostgreSQL takes the later instant and Spark the earlier, so this checks for a
-    later one.
-    """
+    """The instant at which the local time of a zone (by default the session's) is this timestamp. In a
+    repeated hour, PostgreSQL takes the later instant and Spark the earlier, so this checks for a later
+    one."""
     at = where or zone()
 
     def later(v: list[Tree]) -> Tree:
@@ -62,12 +61,13 @@ def to_instant(local: Tree, where: Tree | None = None) -> Tree:
 
     digits = cast(local, "TIMESTAMP_LTZ")
     elsewhere = let_all([digits, call("to_utc_timestamp", digits, at)], later)
-    # In UTC (the common case; Spark folds the comparison away) nothing is ever repeated.
+    # In UTC (the common case; Spark folds the comparison) no hour is repeated.
     return if_(eq(at, string("UTC")), digits, elsewhere)
 
 
 def is_endless(value: Tree, t: SqlType) -> Tree:
-    """Is a date or timestamp one of PostgreSQL's infinities? They are the ends of the storage integers."""
+    """Whether a date or timestamp is one of PostgreSQL's infinities, which are the extreme storage
+    integers."""
     if t.kind is Kind.DATE:
         days = call("unix_date", value)
         return one_of(days, [integer(DATE_INFINITY), integer(DATE_MINUS_INFINITY)])
@@ -76,7 +76,7 @@ def is_endless(value: Tree, t: SqlType) -> Tree:
 
 
 def is_endless_span(span: Tree) -> Tree:
-    """Is an interval infinite? No other has as many microseconds."""
+    """Whether an interval is infinite. No other interval has as many microseconds."""
     return one_of(field(span, "micros"), [bigint(INFINITY[2]), bigint(MINUS_INFINITY[2])])
 
 
@@ -86,7 +86,7 @@ def micros_of(local: Tree) -> Tree:
 
 
 def from_micros(micros: Tree) -> Tree:
-    """The timestamp so many microseconds after 1970."""
+    """The timestamp this many microseconds after 1970."""
     return cast(call("timestamp_micros", micros), "TIMESTAMP_NTZ")
 
 
@@ -114,7 +114,7 @@ def _clock_of_span(span: Tree) -> Tree:
 def endless_between(
     source: SqlType, target: SqlType, finite: Callable[[Tree], Tree]
 ) -> Callable[[Tree], Tree]:
-    """A cast of finite values, with the infinities of the source as those of the target."""
+    """A cast of finite values that maps the infinities of the source to those of the target."""
     ends = {Kind.DATE: (DATE_MINUS_INFINITY, DATE_INFINITY)}
     low, high = ends.get(target.kind, (TIMESTAMP_MINUS_INFINITY, TIMESTAMP_INFINITY))
 

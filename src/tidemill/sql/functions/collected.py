@@ -114,14 +114,14 @@ def _object_strict(rows: Tree, types: Sequence[SqlType]) -> Tree:
 
 
 def _percentile_disc(values: Tree, fraction: Tree) -> Tree:
-    """The first value at or behind the fraction's place."""
+    """The first value at or after the fraction's position."""
     place = call("ceil", mul(fraction, cast(call("size", values), "DOUBLE")))
     at = call("greatest", sub(cast(place, "INT"), integer(1)), integer(0))
     return call("get", values.copy(), at)
 
 
 def _percentile_cont(values: Tree, fraction: Tree) -> Tree:
-    """Between the two values around the fraction's place, in proportion."""
+    """Interpolates between the two values around the fraction's position."""
 
     def between(place: Tree) -> Tree:
         low = call("floor", place.copy())
@@ -150,8 +150,8 @@ def percentile(values: Tree, fraction: Tree, result: SqlType, *, continuous: boo
 
 
 def mode(values: Tree, t: SqlType, result: SqlType) -> Tree:
-    """The most frequent of values in order; of several the first. A run of equal ones is counted, and the
-    longest so far kept."""
+    """The most frequent of sorted values; of several the first. Each run of equal values is counted, and the
+    longest run so far is kept."""
     state, item = variable("s"), variable("x")
     same = exp.NullSafeEQ(this=comparable(field(state, "c"), t), expression=comparable(item.copy(), t))
     count = if_(exp.Paren(this=same), add(field(state.copy(), "n"), integer(1)), integer(1))
@@ -203,8 +203,8 @@ def _exponent(value: Decimal) -> int:
 
 
 def _quotient_scale(above: Decimal, below: Decimal, least: int) -> int:
-    """How many digits PostgreSQL gives a quotient: 16 that count, in steps of four, and no fewer than its
-    operands have (numeric.c: select_div_scale)."""
+    """The number of digits of PostgreSQL's quotients: 16 significant ones, in steps of four, and at least as
+    many as the operands have (numeric.c: select_div_scale)."""
     weights: list[int] = []
     firsts: list[int] = []
     for value in (above, below):

@@ -93,7 +93,7 @@ _ORDERED = (
 
 
 def interval_length(v: Tree) -> Tree:
-    """An interval's length in microseconds as PostgreSQL compares it; wider than 64 bits."""
+    """An interval's length in microseconds for PostgreSQL's comparison; wider than 64 bits."""
     days = add(mul(cast(field(v, "months"), "DECIMAL(12,0)"), decimal("30", 2, 0)), field(v, "days"))
     return add(
         mul(cast(days, "DECIMAL(14,0)"), decimal(str(MICROS_PER_DAY), 11, 0)),
@@ -113,7 +113,7 @@ def comparable(value: Tree, t: SqlType) -> Tree:
 
 
 def _elements(value: Tree, t: SqlType) -> Tree:
-    """An array's key: of its elements' keys, a NULL above all."""
+    """An array's key: the keys of its elements, with NULL as the largest."""
     # Depth in the name: an array's element may be a list.
     name = f"k{str(t).count('list') + str(t).count('[]')}"
     item = variable(name)
@@ -122,7 +122,7 @@ def _elements(value: Tree, t: SqlType) -> Tree:
 
 
 def sortable(value: Tree, t: SqlType) -> Tree:
-    """A key that Spark sorts as PostgreSQL does the value; `comparable` where equal is enough."""
+    """A key that Spark sorts in PostgreSQL's order of the value; `comparable` suffices for equality."""
     if t.kind is Kind.JSONB:
         from tidemill.sql.functions.json import sort_key
 
@@ -141,7 +141,7 @@ def check_sorted(t: SqlType, what: str) -> None:
     inner = t
     while inner.kind in (Kind.ARRAY, Kind.LIST) and inner.element is not None:
         inner = inner.element
-    # The order of documents comes from Python, which cannot be asked for each element of an array.
+    # Documents are ordered in Python, which cannot be called for each element of an array.
     if inner.kind in (Kind.MAP, Kind.RECORD) or (inner.kind is Kind.JSONB and inner is not t):
         raise Unsupported(f"{what} of type {t} is not supported")
 
@@ -178,7 +178,7 @@ def _install() -> None:
         for name, kind in _SYMBOLS.items():
             operator(name, (t, t), BOOL, _compare(t, kind))
     for name, kind in _SYMBOLS.items():
-        # As double precision: a bigint beside a real then is one too, and keeps its digits.
+        # As double precision: a bigint compared with a real is converted too, and keeps its digits.
         for mixed in ((FLOAT4, FLOAT8), (FLOAT8, FLOAT4)):
             operator(name, mixed, BOOL, _compare_doubles(kind))
         equality = name in ("=", "<>")

@@ -98,7 +98,7 @@ def _add_to_instant(stamp: Tree, span: Tree, *, minus: bool = False) -> Tree:
     """timestamptz + interval or timestamptz - interval."""
 
     def moved(instant: Tree, by: _Span) -> Tree:
-        # What has no months and days is counted without a calendar.
+        # Microseconds are added without a calendar.
         later = instant if by.is_clock else to_instant(_calendar(to_local(instant), by))
         return call("timestamp_micros", _plus(call("unix_micros", later), by.micros))
 
@@ -107,7 +107,7 @@ def _add_to_instant(stamp: Tree, span: Tree, *, minus: bool = False) -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """An interval's parts; None for what is known to be zero."""
+    """An interval's parts; None for a part that is known to be zero."""
 
     months: Tree | None
     days: Tree | None
@@ -192,7 +192,7 @@ def _moved_far(value: Tree, by: Tree, t: SqlType, *, minus: bool) -> Tree:
 
 
 def _in_range(value: Tree, t: SqlType) -> Tree:
-    """Timestamps start where PostgreSQL's do; Spark's calendar has no start."""
+    """The earliest timestamp is PostgreSQL's; Spark's calendar has no limit."""
     micros = _instant_micros(value) if t is TIMESTAMPTZ else micros_of(value)
     early = lt(micros, bigint(FIRST_TIMESTAMP))
     return if_(early, raise_error("22008", "timestamp out of range"), value)
@@ -216,7 +216,7 @@ def _calendar(local: Tree, by: _Span) -> Tree:
 
 
 def _difference(micros: Callable[[Tree], Tree], t: SqlType) -> Builder:
-    """Between two timestamps: whole days and the rest. From or to an infinite one it is infinite."""
+    """The difference of two timestamps: whole days and the rest. With an infinite one it is infinite."""
 
     def parts(v: Tree) -> Tree:
         days = cast(int_divide(v, bigint(MICROS_PER_DAY)), "INT")
@@ -241,7 +241,7 @@ def _endless_span(parts: tuple[int, int, int]) -> Tree:
 
 
 def _either_endless(v: list[Tree], t: SqlType) -> Tree:
-    """Of two that are not NULL."""
+    """For two values that are not NULL."""
     return and_(not_(is_null(v[0])), not_(is_null(v[1])), or_(is_endless(v[0], t), is_endless(v[1], t)))
 
 
@@ -277,8 +277,8 @@ def _time_shift(op: Callable[[Tree, Tree], Tree], doing: str) -> Builder:
 
 
 def check_zone(name: str) -> str | None:
-    """The tz database's own spelling of a zone that Spark knows by that name too; None for the others, such
-    as UTC+3 (in PostgreSQL west of Greenwich, in Java east) or EST."""
+    """The tz database's spelling of a zone that Spark also knows by that name; None for others, such as UTC+3
+    (in PostgreSQL west of Greenwich, in Java east) or EST."""
     known = {z.lower(): z for z in available_timezones() if "/" in z or z in ("UTC", "GMT")}
     return known.get(name.lower())
 
@@ -310,7 +310,7 @@ def _to_timestamp(args: Sequence[Tree]) -> Tree:
         first, last = (
             call("timestamp_micros", bigint(end)) for end in (TIMESTAMP_MINUS_INFINITY, TIMESTAMP_INFINITY)
         )
-        # The limits of what can be counted in microseconds, in seconds.
+        # The limits of a 64-bit number of microseconds, in seconds.
         outside = gt(call("abs", v), double("9.2e12"))
         return case(
             (call("isnan", v), raise_error("22008", "timestamp cannot be NaN")),

@@ -65,7 +65,7 @@ def _seconds_of(micros: Tree) -> Tree:
 
 
 def _year(unit: str) -> Callable[[Tree], Tree]:
-    """There is no year 0: before year 1 PostgreSQL counts -1, -2, ...; Spark 0, -1, ..."""
+    """There is no year 0. Before year 1, PostgreSQL counts -1, -2, ... and Spark 0, -1, ..."""
 
     def build(v: Tree) -> Tree:
         year = cast(exp.Extract(this=word(unit), expression=v), _DECIMAL)
@@ -130,7 +130,7 @@ def extract(unit: Tree, value: Tree, t: SqlType) -> Tree:
     return let(value, finite)
 
 
-# Digits behind the point; the day number has as many as it takes, all else is whole.
+# Fractional digits; the Julian day has as many as necessary, all other units are integers.
 _DIGITS = {"second": 6, "milliseconds": 3, "epoch": 6, "julian": None}
 
 
@@ -209,7 +209,7 @@ def _truncated_instant(args: Sequence[Tree]) -> Tree:
     def finite(v: Tree) -> Tree:
         local = to_local(v)
         if unit in _CLOCK:
-            # Within a day the offset stays, also in the hour that a clock repeats.
+            # Within a day the offset does not change, even in a repeated hour.
             rest = sub(micros_of(local), micros_of(_cut(name, local.copy())))
             cut = call("timestamp_micros", sub(call("unix_micros", v), rest))
         else:

@@ -13,11 +13,11 @@ from sqlglot import exp
 
 from tidemill.sql.functions.tree import Tree, case, in_python, is_null, null
 
-# Conditions that are repeated around an argument. Of a CASE with more branches each is guarded by its own
-# condition alone, for the text would grow with their square.
+# Conditions that are repeated around an argument. In a CASE with more branches, each is guarded only by its
+# own condition, because the text would grow quadratically.
 MOST_CONDITIONS = 12
 
-# The limit of all these repetitions; a form that is nested deeper is evaluated without guards.
+# The total limit of these repetitions; a form that is nested deeper is evaluated without guards.
 MOST_NODES = 2000
 
 _HARMLESS = (
@@ -37,7 +37,7 @@ def case_branches(conditions: Sequence[Tree], values: Sequence[Tree], otherwise:
 
 
 def first_of(values: Sequence[Tree]) -> list[Tree]:
-    """COALESCE's arguments: each is evaluated only if all before it are NULL."""
+    """COALESCE's arguments: each is evaluated only if all previous ones are NULL."""
     return [
         _guarded(value, [exp.Not(this=exp.Paren(this=is_null(v))) for v in values[:i]], None) if i else value
         for i, value in enumerate(values)
@@ -71,14 +71,14 @@ def _guarded(tree: Tree, before: Sequence[Tree], condition: Tree | None) -> Tree
 
 
 def _with_arguments(tree: Tree, guard: Callable[[Tree], Tree]) -> Tree:
-    # The innermost first: a guard around an outer call's argument then holds the inner ones as they are.
+    # The innermost first: a guard around an outer call's argument then contains the inner guards unchanged.
     for found in reversed([n for n in tree.walk() if in_python(n)]):
         found.set("expressions", [guard(a.copy()) if _may_fail(a) else a for a in found.expressions])
     return tree
 
 
 def _may_fail(argument: Tree) -> bool:
-    """Anything but columns and literals."""
+    """Whether it is anything but a column or literal."""
     return not all(
         isinstance(n, _HARMLESS) or (isinstance(n, exp.Cast) and isinstance(n.this, exp.Literal | exp.Null))
         for n in argument.walk()

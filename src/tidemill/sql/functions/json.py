@@ -64,7 +64,7 @@ def _typeof(document: Tree) -> Tree:
 # --- building
 
 
-# What JSON writes otherwise than it is: the two signs, five that have a letter, the other control characters.
+# Characters that JSON escapes: the two signs, five with a letter, the other control characters.
 _LETTERS = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
 
 
@@ -106,7 +106,7 @@ def document(value: Tree, t: SqlType) -> Tree:
 def _is_native(t: SqlType) -> bool:
     """Whether Spark can write it without Python (which a lambda cannot contain)."""
     if t.kind in (Kind.ARRAY, Kind.LIST):
-        # One lambda within another would need names of its own.
+        # Nested lambdas would need separate names.
         return False
     return t.kind in _PLAIN or t.kind in STRINGS or t.kind is Kind.JSONB
 
@@ -231,7 +231,7 @@ def _written(value: Any) -> str | None:
 
 
 def _each(document_: str, function_name: str, shown: Callable[[Any], str | None]) -> list[str | None]:
-    """Keys and members in turn."""
+    """Keys and members alternate."""
     pairs = values.pairs(values.parse(document_), function_name)
     return [part for key, found in pairs.items() for part in (key, shown(found))]
 

@@ -16,7 +16,8 @@ from tidemill.types.json import canonical_json
 
 
 class JsonNumber(str):
-    """A number as written; json would make a float of it. It is canonical: equal numbers have equal texts."""
+    """A number with its original digits, which json would convert to a float. It is canonical: equal numbers
+    have equal texts."""
 
     __slots__ = ()
 
@@ -80,12 +81,12 @@ def same(a: Any, b: Any) -> bool:
 # --- reading
 
 
-# As C reads it: blanks before, nothing behind.
+# As in C: leading blanks are allowed, and nothing after the number.
 _INDEX = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]{1,20}", re.ASCII)
 
 
 def _index(text: str) -> int | None:
-    """A path's element as a position; None if it is none."""
+    """A path's element as an index; None if it is not one."""
     return int(text) if _INDEX.fullmatch(text) and abs(int(text)) < 1 << 31 else None
 
 
@@ -291,9 +292,9 @@ def _changed_array(
 
 
 def sort_key(value: Any) -> bytes:
-    """Bytes that compare as PostgreSQL compares jsonb: null, strings, numbers, booleans, arrays, objects;
-    a longer array or object after a shorter one. An empty array at the top comes before all (a quirk of
-    old that PostgreSQL keeps)."""
+    """Bytes that compare as PostgreSQL compares jsonb: null, strings, numbers, booleans, arrays, objects; a
+    longer array or object after a shorter one. An empty top-level array comes before all others (a historical
+    exception in PostgreSQL)."""
     if isinstance(value, list) and not value:
         return b"\x00"
     return _key(value)
@@ -315,7 +316,7 @@ def _key(value: Any) -> bytes:
 
 
 def _number_key(number: str) -> bytes:
-    """Sign, then the power of ten, then the digits; of negative numbers the complement."""
+    """Sign, then the power of ten, then the digits; the complement for negative numbers."""
     from decimal import Decimal
 
     sign, digits, exponent = Decimal(str(number)).as_tuple()

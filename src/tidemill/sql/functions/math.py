@@ -47,7 +47,8 @@ from tidemill.types.model import FLOAT4, FLOAT8, INT2, INT4, INT8, NUMERIC, TEXT
 
 _DECIMAL = "DECIMAL(38,18)"
 _WIDER = {INT2: "INT", INT4: "BIGINT", INT8: "BIGINT"}
-# From here on every double is whole, and Spark's ceil and floor (which give BIGINT) would soon overflow.
+# From this value on every double is an integer, and Spark's ceil and floor (which return BIGINT) would soon
+# overflow.
 _ALL_WHOLE = str(2**52)
 
 
@@ -59,7 +60,7 @@ def _whole_double(name: str) -> Builder:
 
 
 def _if_small(v: Tree, whole: Tree) -> Tree:
-    """`whole`, which went by way of an integer, with the sign that a negative zero keeps."""
+    """`whole`, which was computed as an integer, with the sign of a negative zero restored."""
     kept = or_(eq(v, double("0")), ge(call("abs", v), double(_ALL_WHOLE)))
     zero = and_(eq(whole, double("0")), lt(v, double("0")))
     return case((kept, v), (zero, double("-0.0")), otherwise=whole)
@@ -77,7 +78,7 @@ def _decimal_call(name: str) -> Builder:
 
 
 def _is_small_constant(scale: Tree) -> bool:
-    """A scale that Spark takes: a literal, of digits that numeric has."""
+    """A scale that Spark accepts: a literal, within the digits of numeric."""
     text = scale.this if isinstance(scale, exp.Cast) else None
     number = text.this if isinstance(text, exp.Neg) else text
     return isinstance(number, exp.Literal) and str(number.this).isdigit() and int(str(number.this)) <= 18
@@ -112,8 +113,7 @@ def _trunc_decimal(args: Sequence[Tree]) -> Tree:
 
 
 def _div(args: Sequence[Tree]) -> Tree:
-    """The quotient without its fraction: what is divided is first made a multiple, so that nothing is
-    rounded."""
+    """The integral quotient: the dividend is first made a multiple, so that nothing is rounded."""
     return let_all(list(args), lambda v: cast(divide(sub(v[0], remainder(v[0], v[1])), v[1]), _DECIMAL))
 
 
@@ -181,7 +181,7 @@ def _abs(t: SqlType) -> Builder:
     return lambda a: cast_to(call("abs", cast(a[0], wide)), t)
 
 
-# Three draws of 32 bits: of any 64 that are wanted, none is likelier than another by more than one in 2^32.
+# Three draws of 32 bits: the probabilities of up to 64-bit values differ by at most one in 2^32.
 _DRAWS = 3
 
 
@@ -235,7 +235,7 @@ def _install() -> None:
     for name, run in (("sqrt", numbers.sqrt), ("ln", numbers.ln), ("exp", numbers.exp)):
         by_row(name, (NUMERIC,), NUMERIC, run)
     function("cbrt", (FLOAT8,), FLOAT8, "cbrt")
-    # As PostgreSQL has it, to the last digit and to its errors.
+    # As in PostgreSQL, including the last digit and the errors.
     degree = double("0.0174532925199432957692")
     function("degrees", (FLOAT8,), FLOAT8, lambda a: float_quotient("DOUBLE")([a[0], degree.copy()]))
     product = float_guard(mul, "DOUBLE", product=True)

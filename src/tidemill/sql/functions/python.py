@@ -44,7 +44,7 @@ def _interval_text(values: pa.Array) -> pa.Array:
 
 
 class _Number(str):
-    """A number as it is written; json would make a float of it."""
+    """A number with its original digits, which json would convert to a float."""
 
     __slots__ = ()
 
@@ -120,7 +120,7 @@ def _jsonb_get_text(documents: pa.Array, keys: pa.Array) -> pa.Array:
 
 
 def _by_key(result: SqlType) -> Callable[..., pa.Array]:
-    """All the functions of one row (`rowwise`) with this result."""
+    """All row functions (`rowwise`) with this result type."""
 
     def run(keys: pa.Array, *columns: pa.Array) -> pa.Array:
         return evaluate(result, keys, columns)

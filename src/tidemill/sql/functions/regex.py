@@ -42,7 +42,7 @@ class _Translator:
         self.at = 0
         self.out: list[str] = []
         self.depth = 0
-        # False where a quantifier would have nothing to repeat.
+        # False where a quantifier has nothing to repeat.
         self.atom = False
 
     def run(self) -> str:
@@ -97,7 +97,7 @@ class _Translator:
             raise TidemillError("invalid regular expression: quantifier operand invalid", sqlstate="2201B")
         after = self.text[self.at + width : self.at + width + 1]
         if after and after in "?":
-            # Lazy or greedy makes no difference to whether there is a match.
+            # Whether there is a match does not depend on lazy or greedy quantifiers.
             width += 1
         elif after and after in "*+{":
             raise TidemillError("invalid regular expression: quantifier operand invalid", sqlstate="2201B")
@@ -159,7 +159,5 @@ class _Translator:
 
 
 def _quoted(ch: str) -> str:
-    """One literal character, inside brackets and out. Letters and digits need no quoting and must not have
-    it.
-    """
+    """One literal character, inside and outside brackets. Letters and digits must not be quoted."""
     return ch if ch.isalnum() or ord(ch) > 127 or ch in " _" else f"\\{ch}"

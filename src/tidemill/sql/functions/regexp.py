@@ -39,7 +39,7 @@ def _matches(build: Builder, *, insensitive: bool) -> Builder:
 
 
 def _install_operators() -> None:
-    """The parser makes NOT ... ~ of !~."""
+    """The parser turns !~ into NOT ... ~."""
     for symbol, run in (("~", regexes.matches), ("~*", regexes.matches_any_case)):
         for t in (TEXT, SqlType(Kind.CHAR)):
             build = row_function(symbol, (t, TEXT), BOOL, run)
@@ -68,12 +68,12 @@ def _install() -> None:
     by_row("substring", three, TEXT, regexes.similar_extract)
 
 
-# x SIMILAR TO pattern [ESCAPE sign], a form of the grammar's.
+# x SIMILAR TO pattern [ESCAPE character], special syntax.
 similar = row_function("SIMILAR TO", (TEXT, TEXT), BOOL, regexes.similar)
 similar_escape = row_function("SIMILAR TO", (TEXT, TEXT, TEXT), BOOL, regexes.similar_escape)
 
-# regexp_matches(text, pattern [, flags]), by the number of its arguments: all its rows. A list, for an array
-# has no arrays in it.
+# regexp_matches(text, pattern [, flags]), by the number of its arguments: all its rows. A list, because
+# arrays cannot contain arrays.
 MATCHES = {n: row_function("regexp_matches", (TEXT,) * n, list_(_TEXTS), regexes.all_matches) for n in (2, 3)}
 
 _install_operators()

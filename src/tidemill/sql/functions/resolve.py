@@ -31,13 +31,13 @@ def resolve_function(name: str, types: Sequence[SqlType]) -> ResolvedFunction | 
 def resolve_operator(name: str, types: Sequence[SqlType]) -> ResolvedFunction | None:
     elements = {base(t.element) for t in types if t.kind in _CONTAINERS.values() and t.element is not None}
     if len(elements) > 1 and name != "||":
-        # Two arrays are compared if they are of one type; only || finds a common one.
+        # Two arrays are comparable if they have one type; only || finds a common one.
         return None
     if _is_json_too(name, types):
         return None
     candidates = _candidates(operators_named(name), len(types))
     if len(types) == 2 and (types[0].kind is Kind.UNKNOWN) != (types[1].kind is Kind.UNKNOWN):
-        # A literal beside a typed operand is first tried as of that operand's type.
+        # A literal next to a typed operand is first tried as that operand's type.
         known = types[0] if types[1].kind is Kind.UNKNOWN else types[1]
         for fn, declared in candidates:
             if all(_exact(d, known) or _CONTAINERS.get(d) is known.kind for d in declared):
@@ -45,7 +45,7 @@ def resolve_operator(name: str, types: Sequence[SqlType]) -> ResolvedFunction | 
     return _choose(candidates, _signed(types))
 
 
-# These PostgreSQL has for json as well (and ?| for lines): a literal could be either.
+# PostgreSQL also has these for json (and ?| for lines), so a literal could be either.
 _OF_JSON_TOO = frozenset({"->", "->>", "#>", "#>>"})
 
 
@@ -55,7 +55,7 @@ def _is_json_too(name: str, types: Sequence[SqlType]) -> bool:
     return name in _OF_JSON_TOO or (name == "?|" and types[1].kind is Kind.UNKNOWN)
 
 
-# An unsigned number beside a signed one counts as the signed type that holds it; else PostgreSQL's
+# An unsigned number next to a signed one counts as the signed type that holds it. Otherwise PostgreSQL's
 # preference for float8 would decide, and lose digits.
 _HOLDS = {Kind.UINT2: INT4, Kind.UINT4: INT8, Kind.UINT8: NUMERIC}
 _EXACT = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.NUMERIC})

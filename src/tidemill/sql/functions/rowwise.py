@@ -26,7 +26,7 @@ from tidemill.types.arrow import INTERVAL_FIELDS, NUMERIC_PRECISION, NUMERIC_SCA
 from tidemill.types.model import TEXT, Kind, SqlType
 from tidemill.types.spark import spark_type
 
-# Wide enough for every product on the way to 38 digits.
+# Wide enough for every intermediate product of 38-digit numbers.
 _WIDE = Context(prec=120, rounding=ROUND_HALF_UP)
 _UNIT = Decimal(1).scaleb(-NUMERIC_SCALE)
 _NUMERIC_END = Decimal(10) ** (NUMERIC_PRECISION - NUMERIC_SCALE)
@@ -34,8 +34,8 @@ _NUMERIC_END = Decimal(10) ** (NUMERIC_PRECISION - NUMERIC_SCALE)
 
 @dataclass(frozen=True, slots=True)
 class RowFunction:
-    """`types` are the arguments as they arrive, the session's zone included where `run` takes it. A NULL
-    argument gives NULL unless `nulls`."""
+    """`types` are the types of the arguments, including the session's zone if `run` takes it. A NULL argument
+    gives NULL unless `nulls`."""
 
     key: str
     types: tuple[SqlType, ...]
@@ -116,7 +116,7 @@ def carrier_type(result: SqlType) -> str:
 
 
 def evaluate(result: SqlType, keys: pa.Array, columns: Sequence[pa.Array]) -> pa.Array:
-    """A batch of rows. All keys are one: the call's own constant."""
+    """Evaluates a batch of rows. All keys are equal: the constant of the call."""
     if not len(keys):
         return _answers(result, [], [])
     row = _ROWS[keys[0].as_py()]

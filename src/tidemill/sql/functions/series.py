@@ -45,8 +45,8 @@ from tidemill.types.wire.calendar import MICROS_PER_DAY, civil_from_days, days_f
 # be 30 million; ten million eight-byte numbers are what a task's memory holds without notice.
 MAX_STEPS = 10_000_000
 
-# Numbers of one series that are an array first: one whose ends are not constants, or that is no item of FROM.
-# An array of so many is 80 MB.
+# Numbers of a series that is first built as an array: one with variable ends, or outside FROM. An array of
+# this size has 80 MB.
 MAX_NUMBERS = 10_000_000
 _TOO_MANY = ("54000", f"generate_series() gives more than {MAX_NUMBERS} rows here")
 
@@ -61,7 +61,7 @@ def _counted(
     up = and_(gt(step.copy(), zero), le(start.copy(), stop.copy()))
     down = and_(lt(step.copy(), zero.copy()), ge(start.copy(), stop.copy()))
     ends = (cast(end.copy(), "DOUBLE") for end in (stop, start))
-    # No division: a step of zero is an error of its own.
+    # No division, because a step of zero is a separate error.
     way = call("abs", sub(next(ends), next(ends)))
     most = mul(call("abs", cast(step.copy(), "DOUBLE")), cast(bigint(MAX_NUMBERS - 1), "DOUBLE"))
     many = gt(way, most)

@@ -49,7 +49,7 @@ class Fn:
     windowed: bool = True
     typed: Callable[[Sequence[Tree], Sequence[SqlType]], Tree] | None = None
     volatile: bool = False
-    # PostgreSQL has it and we do not: `build` raises the error that names it.
+    # A function of PostgreSQL that does not exist here: `build` raises the error that names it.
     refused: bool = False
 
     def builder(self, types: Sequence[SqlType]) -> Builder:
@@ -128,8 +128,8 @@ def not_yet(names: str) -> None:
 
 
 def statement_call(name: str, hint: str) -> None:
-    """A function that does something, and stands in the select list of a statement alone: anywhere else it is
-    refused by name, with this hint."""
+    """A function with side effects, which is allowed only in the select list of a statement. Anywhere else it
+    is refused by name, with this hint."""
     _statement_calls[name] = hint
 
 

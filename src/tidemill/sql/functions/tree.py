@@ -251,7 +251,7 @@ _VARIABLE = re.compile(r"[vw][0-9]+")
 
 
 def number_variables(tree: Tree) -> None:
-    """Number the parameters that `let` made in the order in which they stand in the tree."""
+    """Number the parameters that `let` created, in the order of the tree."""
     names: dict[str, str] = {}
     found: list[exp.Identifier] = []
     for node in tree.walk(bfs=False):

@@ -153,8 +153,8 @@ def _string_agg(x: Expressions, args: list[Typed]) -> tuple[Type, Fold, bool]:
 def group(
     envs: Sequence[Env], keys: Sequence[Typed], aggregates: Aggregates, empty: Env | None, rt: Runtime
 ) -> list[Env]:
-    """One environment per group: a row of it, with the aggregates' values. Without keys there is one group,
-    of `empty` if there are no rows."""
+    """One environment per group: one of its rows, with the values of the aggregates. Without keys there is
+    one group, of `empty` if there are no rows."""
     groups: dict[tuple[Any, ...], list[Env]] = {}
     for e in envs:
         groups.setdefault(tuple(_key(k.run(e, rt)) for k in keys), []).append(e)

@@ -44,7 +44,7 @@ def is_vector(t: Type) -> bool:
 
 
 _REGS = {r.value: r for r in Reg}
-# Types of PostgreSQL's catalogs that Tidemill shows as one of its own.
+# Types of PostgreSQL's catalogs that Tidemill shows as another type.
 _SHOWN: dict[str, SqlType] = {
     "char": model.QCHAR,
     "int2vector": INT2VECTOR,

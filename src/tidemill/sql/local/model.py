@@ -82,7 +82,7 @@ class Runtime:
 
 
 Run = Callable[[Env, Runtime], Any]
-# (levels up, slot): which rows an expression looks at.
+# (levels up, slot): the columns that an expression uses.
 Refs = frozenset[tuple[int, int]]
 NOTHING: Refs = frozenset()
 
@@ -197,7 +197,7 @@ class Level:
     types: list[Type]
     rows: Callable[[Env | None, Runtime], list[Row]]
     refs: Refs = NOTHING
-    # Outputs that are untyped literals take the type that a set operation wants.
+    # Outputs that are untyped literals take the type that a set operation requires.
     outputs: Sequence[Typed] = ()
 
     def settled(self) -> Level:

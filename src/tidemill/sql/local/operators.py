@@ -147,7 +147,7 @@ def _checked(fn: Callable[[int, int], int]) -> Callable[[SqlType], Callable[[int
     return typed
 
 
-# No division: where its operands are constants PostgreSQL divides before it looks at any row.
+# Without division: if its operands are constants, PostgreSQL divides before it reads any row.
 _INTEGER: dict[str, Callable[[SqlType], Callable[[int, int], int]]] = {
     "+": _checked(operator.add),
     "-": _checked(operator.sub),

@@ -69,7 +69,8 @@ class JoinStep:
     after: list[Typed] = field(default_factory=list)
 
     def run(self, base: Env, left: list[Env], before: dict[int, Row], rt: Runtime) -> list[Env]:
-        """`left` joined with this item. `before` are the NULLs of what stands left, for a right join."""
+        """`left` joined with this item. `before` are the NULLs for the items to the left, for a right
+        join."""
         keys, rest = self._keys()
         tests = [c.run for c in rest]
         found: list[Env] = []

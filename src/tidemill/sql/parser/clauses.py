@@ -60,7 +60,7 @@ _CASE_AFTER: dict[str, tuple[str, ...]] = {
 }
 # Where VALUES is the word of the grammar and no column's name.
 _BEFORE_VALUES = words("( ) union intersect except all distinct")
-# What may follow a NOT that stands after an operand.
+# Words that may follow a NOT after an operand.
 _NEGATED = words("in like ilike similar between")
 # Non-reserved words that an expression follows.
 _NO_OPERAND = words("by between escape groups range recursive rows values zone")
@@ -77,9 +77,7 @@ class _Frame:
     __slots__ = ("array", "clause", "commas", "elements", "joins", "ons", "select", "values", "worded")
 
     def __init__(self, array: bool = False, elements: bool = False) -> None:
-        self.select = (
-            False  # a SELECT stands here: FROM and the rest are its clauses, not EXTRACT's or TRIM's
-        )
+        self.select = False  # a SELECT: FROM and the rest are its clauses, not those of EXTRACT or TRIM
         self.clause = 0  # the rank of the last clause word seen, 0 in the select list
         self.joins = 0  # JOINs that need ON or USING ...
         self.ons = 0  # ... and those seen; nested joins may give them all at the end
@@ -118,7 +116,7 @@ class _Check:
             previous = token
 
     def _is_label(self, at: int) -> bool:
-        """Whether the word at `at` follows AS or a dot: then it is a name, whatever the word."""
+        """Whether the word at `at` follows AS or a dot. Then it is a name, even if it is a keyword."""
         return at > 0 and (
             self._tokens[at - 1][:2] == (TokenKind.WORD, "as")
             or self._tokens[at - 1][:2] == (TokenKind.SYMBOL, ".")

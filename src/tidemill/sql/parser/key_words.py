@@ -241,7 +241,7 @@ class _Marking:
             case "between":
                 return before != "not" or not self._ends_operand(at - 2)
             case "insert" | "update" | "delete" if before == "(":
-                # As in WITH x AS (INSERT INTO ...: an error of its own.
+                # As in WITH x AS (INSERT INTO ...: a separate error.
                 return following.kind is TokenKind.SYMBOL or following.kind is TokenKind.END
             case "update":
                 return before != "for"

@@ -55,13 +55,12 @@ _LEVELS: dict[type[exp.Expr], int] = {
     exp.Neg: _UNARY,
 }
 _NOT_ASSOCIATIVE = frozenset({_COMPARISON, _RANGE, _IS})
-# Functions that share a node with an operator: written as a call, their arguments stand in parentheses
-# anyway.
+# Functions that share a node with an operator. In a call, their arguments are in parentheses in any case.
 _MAYBE_CALLS = (exp.Pow, exp.Mod)
 
 
 def _level(node: exp.Expr) -> int | None:
-    # `a NOT IN b`, `a IS NOT TRUE`, `a !~ b` arrive as Not around the predicate: the Not stands inside the
+    # `a NOT IN b`, `a IS NOT TRUE`, `a !~ b` are parsed as Not around the predicate: the Not belongs to the
     # operator.
     while isinstance(node, exp.Not) and isinstance(
         node.this,

@@ -85,8 +85,8 @@ def _parse(text: str, lowered: list[GlotToken], tokens: Sequence[Token], base: i
     except TidemillError:
         raise
     except (SqlglotError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # sqlglot's builders assume well-formed arguments (date_part(), generate_series with odd steps,
-        # ...): a text that trips one is no statement we could run.
+        # sqlglot's builders assume valid arguments (date_part(), generate_series with unusual steps, ...). A
+        # text that makes one fail is not a statement that we could run.
         raise SyntaxError_("syntax error in the query", position=tokens[0].start + 1) from None
     if len(trees) != 1 or trees[0] is None:
         raise syntax_error(text, tokens[0].start, tokens[0].end)

@@ -54,9 +54,9 @@ _TYPE_WORDS = {
 }
 # Before the name of a call that sqlglot shall not know: no text can hold it. `tree` takes it away.
 PLAIN_CALL = "\x00"
-# The functions that sqlglot may give nodes of its own: those that PostgreSQL has by the same name (pg_proc
-# of version 18), and calls with grammar of their own. Other dialects' functions (`nvl`, `if`, `len`, ...)
-# stay plain calls, for the binder to refuse by name.
+# The functions for which sqlglot may create special nodes: those that PostgreSQL has under the same name
+# (pg_proc of version 18), and calls with special syntax. Functions of other dialects (`nvl`, `if`, `len`,
+# ...) stay plain calls, which the binder refuses by name.
 _FUNCTIONS = words(
     """
     abs acos any any_value array array_agg array_append array_cat array_length array_prepend
@@ -137,9 +137,9 @@ class _Lowering:
         # For each open parenthesis whether it is CAST's (an AS directly inside is then followed by a type);
         # None for a bracket.
         self._open: list[bool | None] = []
-        # Where the AND of a BETWEEN stands: the parenthesis around the lower bound closes before it.
+        # The position of the AND of a BETWEEN: the parenthesis around the lower bound closes before it.
         self._lower_bounds: set[int] = set()
-        # Where the operand behind the last OPERATOR(...) stands.
+        # The position of the operand after the last OPERATOR(...).
         self._after_operator = -1
 
     def run(self) -> list[GlotToken]:
@@ -186,9 +186,9 @@ class _Lowering:
             self._emit(TokenType.BIT_STRING if value[0] == "b" else TokenType.HEX_STRING, value[1:], at)
 
     def _name(self, at: int) -> None:
-        """An identifier, whatever word it is. `f(a -> 'k')` and `f((a) -> 'k')` would be read as a lambda,
-        so that `f(a -> 'k' || 'x')` had another meaning: one more pair of parentheses on each side prevents
-        it (`tree` takes them away)."""
+        """An identifier, even if it is a keyword. `f(a -> 'k')` and `f((a) -> 'k')` would be read as a
+        lambda, so that `f(a -> 'k' || 'x')` would have another meaning. Another pair of parentheses on each
+        side prevents this (`tree` removes them)."""
         token_kind, value, _, _ = self._tokens[at]
         quoted = token_kind is TokenKind.QUOTED or needs_quotes(value)
         kind = TokenType.IDENTIFIER if quoted else TokenType.VAR
@@ -231,7 +231,7 @@ class _Lowering:
             value == "?" and not self._is_operand(at - 1)
         ):
             raise syntax_error(self._text, token.start, token.end)
-        # `a < < b` is no shift.
+        # `a < < b` is not a shift.
         if (
             value in "<>"
             and self._tokens[at + 1].key == value
@@ -331,20 +331,20 @@ class _Lowering:
             return self._between(at)
         kind = _QUERY_WORDS.get(value)
         if kind is not None:
-            # sqlglot looks at the text too: SOME(SELECT ...) and ANY(SELECT ...) would give different trees.
+            # sqlglot also uses the text: SOME(SELECT ...) and ANY(SELECT ...) would give different trees.
             self._emit(kind, "ANY" if value == "some" else value.upper(), at)
         elif value in _FOREIGN_FUNCTIONS and following[:2] == (TokenKind.SYMBOL, "("):
             self._emit(TokenType.VAR, PLAIN_CALL + value, at)
         elif value in RESERVED:
-            # No place of a query where it may stand is left (ASYMMETRIC, CHECK, ...), but sqlglot takes it
-            # by its text or as a name: `tree` refuses it as a name.
+            # The word is not valid at any position of a query (ASYMMETRIC, CHECK, ...), but sqlglot accepts
+            # it by its text or as a name: `tree` refuses it as a name.
             self._emit(TokenType.VAR, value, at)
         else:
             self._plain(at)
         return at + 1
 
     def _qualified_operator(self, at: int) -> int:
-        """`OPERATOR(pg_catalog.~)` as `~`: there are no operators but pg_catalog's."""
+        """`OPERATOR(pg_catalog.~)` as `~`: only pg_catalog has operators."""
         tokens = self._tokens
         end = at + 2
         if tokens[end].kind in (TokenKind.WORD, TokenKind.QUOTED) and tokens[end + 1][:2] == (
@@ -458,8 +458,8 @@ class _Lowering:
                     self._emit(TokenType.L_BRACKET, "[", at)
                     self._emit(TokenType.R_BRACKET, "]", at)
             elif kind is TokenKind.WORD and value in _OID_TYPES:
-                # sqlglot has nodes of its own for these, and makes no arrays of them; of a qualified name it
-                # does.
+                # sqlglot has special nodes for these, and does not build arrays from them; from a qualified
+                # name it does.
                 if tokens[at + 1].key == "[" and at + 1 < end and tokens[at - 1].key != ".":
                     self._emit(TokenType.VAR, "pg_catalog", at)
                     self._emit(TokenType.DOT, ".", at)

@@ -10,7 +10,7 @@ from tidemill.sql.regex.nodes import CLASSES, Chars, RegexNode, RegexPosition
 if TYPE_CHECKING:
     from tidemill.sql.regex.syntax import RegexOptions
 
-# The names of POSIX that stand for one character; a character stands for itself.
+# POSIX names of single characters. A character stands for itself.
 _NAMED = {
     "NUL": "\0",
     "tab": "\t",

@@ -74,7 +74,7 @@ def _variants(ch: str) -> set[str]:
 
 @dataclass(slots=True, eq=False)
 class Sequence(RegexNode):
-    """Parts one after the other; runs of parts that are not messy are one `Sequence` of their own."""
+    """Parts in sequence. Runs of parts that are not messy are a separate `Sequence`."""
 
     parts: tuple[RegexNode, ...] = ()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tidemill.caches import cached
 from tidemill.errors import SyntaxError_
 
-# B and C mean nothing, and are no text.
+# B and C have no meaning, and are not text.
 _WORDS = (
     *("EEEE", "FM", "MI", "PL", "SG", "PR", "RN", "TH"),
     *("B", "C", "S", "L", "G", "D", "V", "9", "0", ".", ","),

@@ -25,7 +25,7 @@ _ENCODINGS = {
     "koi8r": "koi8-r",
     "sjis": "shift_jis",
     "eucjp": "euc_jp",
-    # Bytes as they are, whatever they mean.
+    # Bytes without interpretation.
     "sqlascii": "utf-8",
 }
 

@@ -111,7 +111,7 @@ WIDTHS = {
 
 @dataclass(frozen=True, slots=True)
 class TemplateField:
-    """A field (`name` in capitals, `written` as the template has it), or one character of text."""
+    """A field (`name` in capitals, `written` as in the template), or one character of text."""
 
     name: str = ""
     written: str = ""

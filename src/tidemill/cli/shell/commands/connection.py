@@ -71,7 +71,7 @@ def password(call: CommandCall) -> None:
 
 
 def database_of(shell: Shell) -> str:
-    """The database for the prompt, known also while there is no connection."""
+    """The database for the prompt, also known without a connection."""
     if shell.session is not None and shell.session.conn.status == 0:
         return shell.session.conn.db.decode(errors="replace")
     return str(conninfo_to_dict(shell.place.conninfo()).get("dbname") or "")

@@ -61,7 +61,7 @@ def _reach(options: Mapping[str, Any]) -> None:
     try:
         Registry(options).by_subject(_NO_SUBJECT)
     except RegistryError as e:
-        # Whatever else listens there says nothing in the registry's words.
+        # Other services at this address do not answer in the registry's format.
         if e.status != 404 or e.detail is None:
             raise
 

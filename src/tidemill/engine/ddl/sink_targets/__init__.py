@@ -19,7 +19,7 @@ from tidemill.sql.parser.sink_targets.kafka import IntoKafka
 
 __all__ = ["SINK_TARGETS", "SinkRequest", "describe_sink"]
 
-# The first argument is of the class that the kind stands under.
+# The first argument has the class that is the key of the entry.
 SINK_TARGETS: dict[type[ast.SinkTarget], Callable[[Any, SinkRequest], Definition]] = {
     IntoKafka: describe_into_kafka,
     IntoFiles: describe_into_files,

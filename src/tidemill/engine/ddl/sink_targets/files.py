@@ -22,7 +22,7 @@ def describe_into_files(target: IntoFiles, request: SinkRequest) -> Definition:
             position=said.offset + 1,
         )
     found = Definition(FILES, form, share=request.share())
-    root = request.session.engine.config.files_root
+    root = request.external.files_root
     try:
         folder = below_root(root, target.path)
         found = replace(found, path=os.path.relpath(folder, os.path.realpath(root)))

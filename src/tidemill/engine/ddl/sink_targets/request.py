@@ -9,16 +9,18 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.catalog.connections import expect_type, options
-from tidemill.catalog.items import Connection, ItemId
-from tidemill.catalog.state import CatalogState
+from tidemill.catalog.connections import options
+from tidemill.catalog.items import ItemId
 from tidemill.cdcv2.avro import AvroCodec
 from tidemill.cdcv2.json import JsonCodec
 from tidemill.decode.registry import Registry
+from tidemill.engine.ddl.catalog_changes import find_connection
+from tidemill.engine.ddl.external import External
 from tidemill.engine.ddl.sink_targets.place import Beginning
 from tidemill.engine.ddl.upstreams.connection_check import asking
-from tidemill.engine.session.session import EngineSession
-from tidemill.errors import InvalidValue, TidemillError, WrongObjectType
+from tidemill.engine.session.catalog_view import CatalogView
+from tidemill.errors import InvalidValue, TidemillError
+from tidemill.inputs.collections import Collections
 from tidemill.sinks.definition import AVRO, JSON, WHOLE, Definition
 from tidemill.sinks.feed import Sinkable
 from tidemill.sinks.presence import Wished
@@ -38,9 +40,10 @@ class SinkRequest:
     """A CREATE SINK statement and its context. Checks may contact brokers and the registry, so they run on a
     worker thread."""
 
-    session: EngineSession
+    view: CatalogView
+    collections: Collections
+    external: External
     statement: ast.CreateSink
-    catalog: CatalogState
     relation: Sinkable
 
     @property
@@ -76,12 +79,12 @@ class SinkRequest:
         return said.number, said.writers
 
     def check_as_of(self) -> None:
-        at, engine = self.statement.as_of, self.session.engine
+        at = self.statement.as_of
         if at is None:
             return
         since, upper = (
-            engine.collections.shard(self.relation).since,
-            engine.collections.complete(self.relation),
+            self.collections.shard(self.relation).since,
+            self.collections.complete(self.relation),
         )
         if not since <= at < upper:
             raise InvalidValue(
@@ -95,10 +98,10 @@ class SinkRequest:
         """The state to check against the destination of the definition."""
         return Beginning(
             found.share,
-            any(sink.target == found.target for sink in self.catalog.sinks()),
+            any(sink.target == found.target for sink in self.view.state.sinks()),
             self.statement.join,
             self.statement.as_of is not None,
-            self.session.engine.collections.shard(self.relation).since,
+            self.collections.shard(self.relation).since,
         )
 
     def wished(self, form: str, registry: ItemId | None) -> Wished:
@@ -119,15 +122,11 @@ class SinkRequest:
 
     def reached(self, connection: ItemId) -> dict[str, Any]:
         """The connection with the texts of its secrets. Only for immediate use; never store it."""
-        return options(self.catalog, connection, self.session.engine.secrets)
+        return options(self.view.state, connection, self.external.secrets)
 
     def connection(self, name: ast.Name, kind: str) -> ItemId:
         """The connection of that name."""
-        item = self.session.resolver(self.catalog).any_item(name, "connection")
-        if not isinstance(item, Connection):
-            raise WrongObjectType(f'"{item.name}" is not a connection', position=name.offset + 1)
-        self.session.identity.privileges(self.catalog).check(item, "USAGE")
-        return expect_type(item, kind, name.offset + 1).id
+        return find_connection(self.view, name, kind).id
 
 
 def _check_names(desc: RelationDesc) -> None:

@@ -25,7 +25,7 @@ from tidemill.sql.parser.upstreams.load_generator import LoadGenerator
 
 __all__ = ["TABLES", "UPSTREAMS", "DescribeContext", "Described", "DescribedOutput", "describe"]
 
-# The second argument is of the class that the kind stands under.
+# The second argument has the class that is the key of the entry.
 UPSTREAMS: dict[type[ast.Upstream], Callable[[ast.CreateSource, Any, DescribeContext], Described]] = {
     LoadGenerator: describe_load_generator,
     Kafka: describe_kafka,

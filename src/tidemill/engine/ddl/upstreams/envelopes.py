@@ -45,7 +45,7 @@ def _upsert(envelope: Upsert, include: Includes, context: DescribeContext) -> di
     return {"order_by": order, "inline_errors": None if inline is None else inline.value}
 
 
-# The first argument is of the class that the envelope stands under.
+# The first argument has the class that is the key of the entry.
 OPTIONS: dict[type[ast.Envelope], Callable[[Any, Includes, DescribeContext], dict[str, Any]]] = {
     Upsert: _upsert
 }

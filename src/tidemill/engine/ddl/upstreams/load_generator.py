@@ -92,7 +92,7 @@ def _check_messages(said: ast.Messages, described: Described) -> None:
         )
     for include in said.include:
         if include.what == "KEY" and include.alias is None and described.outputs[0].key is not None:
-            continue  # it is among the columns whether it is asked for or not
+            continue  # it is a column in any case
         alias = "" if include.alias is None else f" AS {include.alias}"
         raise Unsupported(
             f"INCLUDE {include.what}{alias} is not supported by the {described.label}",

@@ -30,7 +30,7 @@ _NOT_YET = (
 
 
 def connection_kind(cursor: TokenCursor) -> tuple[str, ConnectionSyntax]:
-    """After TO: the kind as `ast.CreateConnection` has it, and its options."""
+    """The words after TO: the kind in the form of `ast.CreateConnection`, and its options."""
     for words, syntax in CONNECTION_KINDS.items():
         if cursor.accept(*words):
             return "-".join(words), syntax
