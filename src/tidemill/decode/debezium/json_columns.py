@@ -23,6 +23,11 @@ from tidemill.types.kernels import pc
 
 _NAMES = ('{"before":', ',"after":', ',"source":')
 _QUOTE, _NULL = ord('"'), ord("n")
+# A shape is kept if it is that of so large a part of the messages that were compared with it.
+_WORTH = 4
+# Where most messages have no shape that is worth it (arrays of any length), shapes are not tried in the next 1,
+# 2, 4, ... chunks, and so many at most.
+_MAX_PAUSE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +134,11 @@ class ChangeColumns:
     """Reads messages by their shapes; keeps those that it has learned."""
 
     def __init__(self) -> None:
+        # The most common first.
         self._shapes: list[ChangeShape] = []
         self._key: _KeyShape | None = None
+        # For how many chunks nothing is tried, and how many it was the last time.
+        self._pause = self._paused = 0
 
     def read(self, texts: pa.Array, keys: pa.Array, rows: np.ndarray) -> list[ChangeGroup]:
         """Those of `rows` (ascending) that have known shapes. `texts` and `keys` (binary) are messages and
@@ -138,7 +146,9 @@ class ChangeColumns:
         groups: list[ChangeGroup] = []
         for first in range(0, len(texts), CHUNK):
             mine = rows[np.searchsorted(rows, first) : np.searchsorted(rows, first + CHUNK)]
-            if len(mine) >= FEW:
+            if self._pause:
+                self._pause -= 1
+            elif len(mine) >= FEW:
                 groups += self._chunk(
                     texts.slice(first, CHUNK), keys.slice(first, CHUNK), mine - first, first
                 )
@@ -149,19 +159,33 @@ class ChangeColumns:
         named = self._key_values(keys, rows)
         if named is None:
             return []
-        rows = named.rows
+        left = named.rows
         groups: list[ChangeGroup] = []
-        for shape in tuple(self._shapes):
-            rows = self._match(documents, named, shape, rows, first, groups)
+        kept: list[tuple[int, ChangeShape]] = []
+
+        def match(shape: ChangeShape) -> np.ndarray:
+            group = _matched(documents, named, shape, left, first)
+            if group is not None:
+                groups.append(group)
+            count = 0 if group is None else len(group.rows)
+            if count * _WORTH >= len(left):
+                kept.append((count, shape))
+            return left if group is None else np.setdiff1d(left, group.rows - first, assume_unique=True)
+
+        for shape in self._shapes:
+            left = match(shape)
         for attempt in range(MAX_NEW_SHAPES):
-            plain = rows[~documents.odd[rows]]
+            plain = left[~documents.odd[left]]
             if len(plain) < FEW:
                 break
             shape = ChangeShape.of(texts[int(_sample(plain, attempt))].as_py())
-            if shape is None or shape in self._shapes:
-                continue
-            self._shapes = [shape, *self._shapes][:MAX_SHAPES]
-            rows = self._match(documents, named, shape, rows, first, groups)
+            if shape is not None and shape not in self._shapes:
+                left = match(shape)
+        kept.sort(key=lambda each: -each[0])
+        self._shapes = [shape for _, shape in kept][:MAX_SHAPES]
+        good = 2 * len(left) <= len(rows)
+        self._paused = 0 if good else min(max(2 * self._paused, 1), _MAX_PAUSE)
+        self._pause = self._paused
         return groups
 
     def _key_values(self, keys: pa.Array, rows: np.ndarray) -> _KeyValues | None:
@@ -181,47 +205,39 @@ class ChangeColumns:
                 return _KeyValues(known.names, found, documents, edges, places)
         return None
 
-    def _match(
-        self,
-        documents: Documents,
-        keys: _KeyValues,
-        shape: ChangeShape,
-        rows: np.ndarray,
-        first: int,
-        groups: list[ChangeGroup],
-    ) -> np.ndarray:
-        """The rows that are left."""
-        if not len(rows):
-            return rows
-        found, edges = documents.edges(shape.whole, rows)
-        octets = documents.bytes.octets
-        for row in (shape.before, shape.after):
-            if row.members is None:
-                null = octets[edges[:, 2 * row.at]] == _NULL
-                if not null.all():
-                    found, edges = found[null], edges[null]
-        if not len(found):
-            return rows
-        if self._shapes[0] is not shape:
-            self._shapes = [shape, *(s for s in self._shapes if s is not shape)]
-        foreign = np.zeros(len(found), np.bool_)
-        for row in (shape.before, shape.after):
-            if row.members is not None:
-                foreign |= keys.differ(documents, edges, row.members, found)
-        start, stop = edges[:, 2 * shape.op], edges[:, 2 * shape.op + 1]
-        single = (octets[start] == _QUOTE) & (stop - start == 3)
-        before, after = (
-            None if row.members is None else documents.arranged(edges, row.output)
-            for row in (shape.before, shape.after)
-        )
 
-        def field(name: str) -> pa.Array | None:
-            at = shape.source.get(name)
-            return None if at is None else _unquoted(documents, edges[:, 2 * at : 2 * at + 2])
+def _matched(
+    documents: Documents, keys: _KeyValues, shape: ChangeShape, rows: np.ndarray, first: int
+) -> ChangeGroup | None:
+    """Those of the rows that have the shape; None if none has. `first` is the chunk's place in the batch."""
+    if not len(rows):
+        return None
+    found, edges = documents.edges(shape.whole, rows)
+    octets = documents.bytes.octets
+    for row in (shape.before, shape.after):
+        if row.members is None:
+            null = octets[edges[:, 2 * row.at]] == _NULL
+            if not null.all():
+                found, edges = found[null], edges[null]
+    if not len(found):
+        return None
+    foreign = np.zeros(len(found), np.bool_)
+    for row in (shape.before, shape.after):
+        if row.members is not None:
+            foreign |= keys.differ(documents, edges, row.members, found)
+    start, stop = edges[:, 2 * shape.op], edges[:, 2 * shape.op + 1]
+    single = (octets[start] == _QUOTE) & (stop - start == 3)
+    before, after = (
+        None if row.members is None else documents.arranged(edges, row.output)
+        for row in (shape.before, shape.after)
+    )
 
-        op = np.where(single, octets[start + 1], np.uint8(0))
-        groups.append(ChangeGroup(found + first, op, before, after, foreign, field))
-        return np.setdiff1d(rows, found, assume_unique=True)
+    def field(name: str) -> pa.Array | None:
+        at = shape.source.get(name)
+        return None if at is None else _unquoted(documents, edges[:, 2 * at : 2 * at + 2])
+
+    op = np.where(single, octets[start + 1], np.uint8(0))
+    return ChangeGroup(found + first, op, before, after, foreign, field)
 
 
 def _sample(rows: np.ndarray, attempt: int) -> np.int64:
