@@ -25,8 +25,8 @@ _NAMES = ('{"before":', ',"after":', ',"source":')
 _QUOTE, _NULL = ord('"'), ord("n")
 # A shape is kept if it is that of so large a part of the messages that were compared with it.
 _WORTH = 4
-# Where most messages have no shape that is worth it (arrays of any length), shapes are not tried in the next 1,
-# 2, 4, ... chunks, and so many at most.
+# Where most messages have no shape that is worth it (arrays of any length), shapes are not tried in the next
+# 1, 2, 4, ... chunks, and so many at most.
 _MAX_PAUSE = 32
 
 
