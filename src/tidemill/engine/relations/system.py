@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -94,45 +94,25 @@ class SessionRow:
     encryption: Encryption | None = None
 
 
-class Situation(Protocol):
-    """The input of the functions that make rows."""
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The input of the functions that make rows: a state of the catalog, and what shows the rest now."""
 
-    @property
-    def catalog(self) -> CatalogState: ...
-
-    @property
-    def database(self) -> str: ...
-
-    def sessions(self) -> Sequence[SessionRow]: ...
-
-    def audit_events(self) -> Sequence[AuditEvent]: ...
-
-    def subscriptions(self) -> Sequence[SubscriptionRow]: ...
-
-    def frontiers(self) -> Sequence[FrontierRow]:
-        """The frontiers of the tables and materialized views."""
-        ...
-
-    def views(self) -> Sequence[ViewRow]:
-        """The states of the materialized views."""
-        ...
-
-    def sinks(self) -> Sequence[SinkRow]: ...
-
-    @property
-    def sources(self) -> SourcesView: ...
-
-    def variables(self) -> Iterable[VariableRow]:
-        """The variables of the current session."""
-        ...
-
-    def prepared(self) -> Sequence[PreparedRow]:
-        """The prepared statements of the current session."""
-        ...
-
-    def portals(self) -> Portals:
-        """The open portals of the current session."""
-        ...
+    catalog: CatalogState
+    database: str
+    sources: SourcesView
+    sessions: Callable[[], Sequence[SessionRow]]
+    audit_events: Callable[[], Sequence[AuditEvent]]
+    subscriptions: Callable[[], Sequence[SubscriptionRow]]
+    # Of the tables and materialized views.
+    frontiers: Callable[[], Sequence[FrontierRow]]
+    # The states of the materialized views.
+    views: Callable[[], Sequence[ViewRow]]
+    sinks: Callable[[], Sequence[SinkRow]]
+    # Of the current session.
+    variables: Callable[[], Iterable[VariableRow]]
+    prepared: Callable[[], Sequence[PreparedRow]]
+    portals: Callable[[], Portals]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from tidemill.engine.api import (
 )
 from tidemill.engine.ddl.catalog_changes import CatalogChanges
 from tidemill.engine.dml.writer import Writer
-from tidemill.engine.live_system import LiveSituation
+from tidemill.engine.live_system import situation
 from tidemill.engine.read.reader import Reader
 from tidemill.engine.read.result_stream import GuardedRows
 from tidemill.engine.session.catalog_view import CatalogView
@@ -101,14 +101,13 @@ class EngineSession:
         catalog, parameters = engine.catalog, engine.parameters
         self.settings = Settings(variables, transactions, self.identity, catalog)
         self.values = SessionValues(process_id, catalog, self.identity, variables, transactions, parameters)
-        situation = partial(LiveSituation, engine, self)
         self.reader = Reader(
             execution,
             transactions,
             self.values,
             engine.queries,
             engine.readiness,
-            situation,
+            partial(situation, engine, self),
             engine.subscriptions,
         )
         self.writer = Writer(self.reader, engine.write_locks, parameters)
