@@ -3,7 +3,6 @@ the statement works with."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -161,19 +160,3 @@ def plan(
             if planned is None:
                 raise Internal(f"no plan for {type(statement).__name__}")
             return planned(view, s.ddl, statement)
-
-
-# The verbs that are not the first word of the class.
-_VERBS: dict[type[ast.Statement], str] = {
-    ast.Query: "SELECT",
-    ast.Rename: "ALTER",
-    ast.ReassignOwned: "ALTER",
-    ast.NoOp: "NOOP",
-}
-_FIRST_WORD = re.compile("[A-Z][a-z]+")
-
-
-def verb_of(statement: ast.Statement) -> str:
-    """The verb for logs and metrics: one of a small fixed set."""
-    known = _VERBS.get(type(statement))
-    return known or _FIRST_WORD.findall(type(statement).__name__)[0].upper()
