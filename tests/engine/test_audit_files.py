@@ -94,7 +94,9 @@ def test_rows_are_bounded_and_logins_push_out_no_changes(
 ) -> None:
     monkeypatch.setattr(audit, "MAX_EVENTS", 5)
     log = logged(tmp_path)
-    log._note("drop table", "mary", "a", "table", "u1", "d.s.t")  # pyright: ignore[reportPrivateUsage]
+    log._note(  # pyright: ignore[reportPrivateUsage]
+        "drop table", "mary", "a", object_type="table", object_id="u1", object_name="d.s.t"
+    )
     for number in range(20):
         log.login_refused(f"guess{number}", "a", "wrong password")
     log.close()

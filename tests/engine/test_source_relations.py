@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -32,6 +32,7 @@ from tidemill.engine.relations.system import (
     SYSTEM_RELATIONS,
     SYSTEM_RELATIONS_BY_ID,
     SessionRow,
+    Situation,
     SystemRelation,
 )
 from tidemill.engine.session.portals import Portals
@@ -152,7 +153,7 @@ def catalog() -> CatalogState:
 
 def rows(name: str, told: SourcesView | None = None) -> list[dict[str, Any]]:
     (found,) = [r for (_, n), r in SYSTEM_RELATIONS.items() if n == name]
-    return found.table(Now(catalog(), told or Told())).to_pylist()
+    return found.table(cast(Situation, Now(catalog(), told or Told()))).to_pylist()
 
 
 def test_sources() -> None:
@@ -243,6 +244,6 @@ def test_what_is_told() -> None:
 
 @pytest.mark.parametrize("relation", SYSTEM_RELATIONS_BY_ID.values(), ids=lambda r: r.name)
 def test_every_relation_is_as_it_says(relation: SystemRelation) -> None:
-    table = relation.table(Now(catalog(), NoSources()))
+    table = relation.table(cast(Situation, Now(catalog(), NoSources())))
     assert table.schema.types == arrow_schema(for_spark(relation.desc)).types
     assert SYSTEM_RELATIONS[relation.schema, relation.name] is relation

@@ -49,7 +49,7 @@ SHARED_UNIT_SECONDS = 1.0
 # A shared job that takes longer than this plus the time of its units is stopped, because a reader in it
 # hangs.
 SHARED_JOB_SECONDS = 30.0
-# The same for a source that runs alone. A binding is at most `Limits.records`, seconds of work.
+# The same for a source that runs alone. A binding is at most `ReadLimits.records`, seconds of work.
 ALONE_SECONDS = 300.0
 # A tick that takes longer is logged, with its slowest phase.
 SLOW_SECONDS = 1.0

@@ -25,8 +25,9 @@ SHOWN_FRAMES = 3
 
 @dataclass(frozen=True, slots=True)
 class UpsertWork:
-    """The target's records are upserts: `key` and `order` are columns of its shard (`envelope.keys.Shape`).
-    Its state before the unit is the collection at `upper - 1`, complete before `upper`."""
+    """The target's records are upserts: `key` and `order` are columns of its shard
+    (`envelope.keys.KeyShape`). Its state before the unit is the collection at `upper - 1`, complete before
+    `upper`."""
 
     key: tuple[str, ...]
     upper: int

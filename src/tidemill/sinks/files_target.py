@@ -56,7 +56,7 @@ def open_files_target(opening: Opening) -> FilesTarget:
 
 
 class FilesTarget:
-    """`target.Target`."""
+    """`target.TargetWriter`."""
 
     # Each statement is a file.
     pace = SinkPace(round_seconds=1.0, idle_seconds=30.0)

@@ -67,7 +67,7 @@ def open_kafka_target(opening: Opening) -> KafkaTarget:
 
 
 class KafkaTarget:
-    """`target.Target`."""
+    """`target.TargetWriter`."""
 
     pace = SinkPace(round_seconds=0.0, idle_seconds=1.0)
 

@@ -1,10 +1,10 @@
 """Text to tokens, by PostgreSQL's lexical rules.
 
-`parse` calls `scan` once for the whole text. The statement parsers read the tokens through a `Cursor`, and
-`parser.sqlglot_tokens` converts those of a query body to sqlglot's tokens. This module does its own scanning
-and uses only sqlglot's tables of token types. sqlglot's tokenizer reads `1_000` as `1 AS _000`, `0x1F` as a
-bit string and `U&"x"` as `U & "x"`. It treats NUL and no-break spaces as blanks. It swallows everything after
-EXPLAIN, SHOW, FETCH, DECLARE or RESET as one string.
+`parse` calls `scan` once for the whole text. The statement parsers read the tokens through a `TokenCursor`,
+and `parser.sqlglot_tokens` converts those of a query body to sqlglot's tokens. This module does its own
+scanning and uses only sqlglot's tables of token types. sqlglot's tokenizer reads `1_000` as `1 AS _000`,
+`0x1F` as a bit string and `U&"x"` as `U & "x"`. It treats NUL and no-break spaces as blanks. It swallows
+everything after EXPLAIN, SHOW, FETCH, DECLARE or RESET as one string.
 
 Every character of the text belongs to exactly one token, blank or comment; otherwise `scan` raises a
 `TidemillError` with a position. It takes time linear in the text.

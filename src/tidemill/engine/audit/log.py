@@ -155,46 +155,28 @@ class AuditLog:
                 verb.lower(),
                 who.login_name,
                 who.address,
-                kind_name(item),
-                item.id,
-                ".".join(state.full_name(item)),
-                "; ".join(filter(None, (access_detail(item, old, new), acted))) or None,
+                object_type=kind_name(item),
+                object_id=item.id,
+                object_name=".".join(state.full_name(item)),
+                detail="; ".join(filter(None, (access_detail(item, old, new), acted))) or None,
             )
         if self._files is not None:
             self._files.flush()
 
     def _note(
-        self,
-        type_: str,
-        role: str,
-        address: str,
-        object_type: str | None = None,
-        object_id: str | None = None,
-        object_name: str | None = None,
-        detail: str | None = None,
-        *,
-        level: int = logging.INFO,
+        self, type_: str, role: str, address: str, *, level: int = logging.INFO, **about: str | None
     ) -> None:
-        event = AuditEvent(
-            next(self._ids),
-            datetime.now(UTC),
-            type_,
-            role,
-            address,
-            object_type,
-            object_id,
-            object_name,
-            detail,
-        )
+        """`about` are the fields of the event that concern an object, and its detail."""
+        event = AuditEvent(next(self._ids), datetime.now(UTC), type_, role, address, **about)
         self._events[event.kind].append(event)
         if self._files is not None and level > logging.DEBUG:
             self._files.put(event.kind, event.id, event.line(_LEVELS[level]))
         fields = {
             "role": role,
             "address": address,
-            "object_type": object_type,
-            "object": object_name,
-            "detail": detail,
+            "object_type": event.object_type,
+            "object": event.object_name,
+            "detail": event.detail,
         }
         log.log(level, "%s", type_, extra={"fields": {k: v for k, v in fields.items() if v}})
 

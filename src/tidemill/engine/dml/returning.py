@@ -50,12 +50,11 @@ def plan_returning(
     view: CatalogView,
     reader: Reader,
     table: Table,
-    name: ast.Name,
-    alias: ast.Ident | None,
-    items: Sequence[ast.Expr],
+    statement: ast.Insert | ast.Update | ast.Delete,
     types: Sequence[SqlType | None],
 ) -> Returning | None:
     """`types` are the parameter types of the statement."""
+    items = statement.returning
     if not items:
         return None
     for item in items:
@@ -70,7 +69,7 @@ def plan_returning(
                 "set-returning functions are not allowed in RETURNING", position=item.offset + 1
             )
     tree = exp.Select(expressions=[i.tree.copy() for i in items])
-    tree.set("from_", exp.From(this=table_tree(name, alias)))
+    tree.set("from_", exp.From(this=table_tree(statement.table, statement.alias)))
     bound = bind_query(tree, view.resolver(), session=view.info(), param_types=types)
     return Returning(reader, table, bound, _plain(table, items, len(bound.columns)))
 

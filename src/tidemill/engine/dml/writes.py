@@ -8,6 +8,7 @@ runs again after a conflict, so that its client never sees one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -33,51 +34,37 @@ from tidemill.types.model import Column, SqlType
 Split = Callable[[Columns], tuple[Columns | None, Columns | None]]
 
 
+@dataclass(slots=True)
 class WritePlan:
     """A statement that writes to one table."""
 
-    __slots__ = ("_catalog", "_reads", "_returning", "_source", "_split", "_target", "_verb", "_writer")
-
-    def __init__(
-        self,
-        writer: Writer,
-        verb: str,
-        table: Table,
-        catalog: CatalogState,
-        source: BoundQuery,
-        split: Split,
-        returning: Returning | None,
-        *,
-        retracts: bool,
-    ) -> None:
-        self._writer = writer
-        self._verb = verb
-        self._target = TableWriter(table, catalog)
-        self._catalog = catalog
-        self._source = source
-        self._split = split
-        self._returning = returning
-        # The shards that the outcome depends on: the rows that it retracts must exist.
-        own = {table.shard} if retracts else set[str]()
-        self._reads = sorted(own | {t.shard for t in reading.tables_under(catalog, source)})
+    writer: Writer
+    verb: str
+    target: TableWriter
+    catalog: CatalogState
+    source: BoundQuery
+    split: Split
+    returning: Returning | None
+    # The shards that the outcome depends on.
+    reads: list[str]
 
     @property
     def param_types(self) -> tuple[SqlType, ...]:
-        return self._source.param_types if self._returning is None else self._returning.param_types
+        return self.source.param_types if self.returning is None else self.returning.param_types
 
     @property
     def columns(self) -> tuple[Column, ...] | None:
-        return None if self._returning is None else self._returning.columns
+        return None if self.returning is None else self.returning.columns
 
     async def run(self, params: Sequence[Value]) -> Outcome:
-        transactions, locks = self._writer.transactions, self._writer.locks
-        transactions.current.will_write(self._verb)
-        if transactions.alone and self._reads:
+        transactions, locks = self.writer.transactions, self.writer.locks
+        transactions.current.will_write(self.verb)
+        if transactions.alone and self.reads:
             return await self._run_alone(params)
-        shard = self._target.table.shard
+        shard = self.target.table.shard
         if locks.claimed(shard):
             # The commit would wait as well, but could not be cancelled there.
-            await self._writer.reader.execution.interrupt.guard(locks.wait([shard]))
+            await self.writer.reader.execution.interrupt.guard(locks.wait([shard]))
         return await self._run_once(params)
 
     async def _run_alone(self, params: Sequence[Value]) -> Outcome:
@@ -85,35 +72,52 @@ class WritePlan:
 
         async def attempt(claimed: bool) -> Outcome:
             outcome = await self._run_once(params)
-            transaction = self._writer.transactions.current
+            transaction = self.writer.transactions.current
             try:
                 if transaction.writes:
-                    await self._writer.transactions.commits.commit(transaction, claimed=claimed)
+                    await self.writer.transactions.commits.commit(transaction, claimed=claimed)
             finally:
                 transaction.forget_writes()
             return outcome
 
-        return await self._writer.in_turn(self._reads, attempt)
+        return await self.writer.in_turn(self.reads, attempt)
 
     async def _run_once(self, params: Sequence[Value]) -> Outcome:
-        limit = self._writer.limit
-        own = params[: len(self._source.param_types)]
-        rows = await reading.collect(self._writer.reader, self._catalog, self._source, limit, own)
-        transaction = self._writer.transactions.current
-        transaction.reads.update(self._reads)
-        target, count = self._target, rows.num_rows
-        old, new = self._split(rows.columns)
+        limit = self.writer.limit
+        own = params[: len(self.source.param_types)]
+        rows = await reading.collect(self.writer.reader, self.catalog, self.source, limit, own)
+        transaction = self.writer.transactions.current
+        transaction.reads.update(self.reads)
+        target, count = self.target, rows.num_rows
+        old, new = self.split(rows.columns)
         made = [] if old is None else [target.updates(old, count, -1)]
         if new is not None:
             made.append(target.updates(new, count, 1))
             target.check_not_null(made[-1])
         for updates in made:
             transaction.add_write(target.table, updates, limit)
-        tag = f"INSERT 0 {count}" if self._verb == "INSERT" else f"{self._verb} {count}"
-        if self._returning is None:
+        tag = f"INSERT 0 {count}" if self.verb == "INSERT" else f"{self.verb} {count}"
+        if self.returning is None:
             return Complete(tag)
-        result = await self._returning.rows(target.rows(made[-1]), params)
-        return Rows(self._returning.columns, stream(result), tag=tag, counted=False)
+        result = await self.returning.rows(target.rows(made[-1]), params)
+        return Rows(self.returning.columns, stream(result), tag=tag, counted=False)
+
+
+def _write_plan(
+    view: CatalogView,
+    writer: Writer,
+    statement: ast.Insert | ast.Update | ast.Delete,
+    table: Table,
+    source: BoundQuery,
+    split: Split,
+) -> WritePlan:
+    verb = type(statement).__name__.upper()
+    # The rows that it retracts must exist.
+    own = set[str]() if isinstance(statement, ast.Insert) else {table.shard}
+    reads = sorted(own | {t.shard for t in reading.tables_under(view.state, source)})
+    returning = plan_returning(view, writer.reader, table, statement, source.param_types)
+    target = TableWriter(table, view.state)
+    return WritePlan(writer, verb, target, view.state, source, split, returning, reads)
 
 
 # -- INSERT ----------------------------------------------------------------------------------------
@@ -137,13 +141,8 @@ def plan_insert(
         columns=[c.value for c in statement.columns] or None,
         param_types=types,
     )
-    returning = plan_returning(
-        view, writer.reader, table, statement.table, statement.alias, statement.returning, source.param_types
-    )
 
-    return WritePlan(
-        writer, "INSERT", table, view.state, source, lambda rows: (None, rows), returning, retracts=False
-    )
+    return _write_plan(view, writer, statement, table, source, lambda rows: (None, rows))
 
 
 def target_columns(table: Table, names: Sequence[ast.Ident]) -> list[int]:
@@ -207,19 +206,7 @@ def plan_update(
         param_types=types,
     )
     width = len(table.desc.columns)
-    returning = plan_returning(
-        view, writer.reader, table, statement.table, statement.alias, statement.returning, source.param_types
-    )
-    return WritePlan(
-        writer,
-        "UPDATE",
-        table,
-        view.state,
-        source,
-        lambda rows: (rows[:width], rows[width:]),
-        returning,
-        retracts=True,
-    )
+    return _write_plan(view, writer, statement, table, source, lambda rows: (rows[:width], rows[width:]))
 
 
 def _placed(value: ast.Expr) -> exp.Expr:
@@ -259,12 +246,7 @@ def _removal(
         others=None if statement.using is None else statement.using.tree,
         param_types=types,
     )
-    returning = plan_returning(
-        view, writer.reader, table, statement.table, statement.alias, statement.returning, source.param_types
-    )
-    return WritePlan(
-        writer, "DELETE", table, view.state, source, lambda rows: (rows, None), returning, retracts=True
-    )
+    return _write_plan(view, writer, statement, table, source, lambda rows: (rows, None))
 
 
 def plan_truncate(view: CatalogView, writer: Writer, statement: ast.Truncate) -> Plan:

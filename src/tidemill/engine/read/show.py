@@ -33,6 +33,7 @@ from tidemill.sql.local import LocalQuery, NotLocal, compile_query
 from tidemill.types.model import BOOL, INT4, TEXT, Column, RelationDesc, type_name
 
 Rowset = list[tuple[object, ...]]
+_Listing = Callable[[CatalogView, ast.ShowObjects], Rowset]
 
 
 def plan_show_variable(
@@ -59,32 +60,9 @@ def plan_show_variable(
     return Action(one, columns)
 
 
-_COLUMNS = {
-    ast.Listing.TABLES: (Column("name", TEXT),),
-    ast.Listing.VIEWS: (Column("name", TEXT),),
-    ast.Listing.MATERIALIZED_VIEWS: (Column("name", TEXT),),
-    ast.Listing.SCHEMAS: (Column("name", TEXT),),
-    ast.Listing.DATABASES: (Column("name", TEXT),),
-    ast.Listing.OBJECTS: (Column("name", TEXT), Column("type", TEXT)),
-    ast.Listing.SOURCES: (Column("name", TEXT), Column("type", TEXT), Column("connection", TEXT)),
-    ast.Listing.SUBSOURCES: (Column("name", TEXT), Column("type", TEXT)),
-    ast.Listing.SINKS: (Column("name", TEXT), Column("type", TEXT), Column("relation", TEXT)),
-    ast.Listing.CONNECTIONS: (Column("name", TEXT), Column("type", TEXT)),
-    ast.Listing.SECRETS: (Column("name", TEXT),),
-    ast.Listing.ROLES: (Column("name", TEXT),),
-    ast.Listing.COLUMNS: (
-        Column("name", TEXT),
-        Column("position", INT4),
-        Column("nullable", BOOL),
-        Column("type", TEXT),
-        Column("default", TEXT),
-    ),
-}
-
-
 def plan_show_objects(view: CatalogView, reader: Reader, statement: ast.ShowObjects) -> Plan:
-    columns = _COLUMNS[statement.listing]
-    rows = sorted(_LISTINGS[statement.listing](view, statement), key=_order(statement.listing))
+    columns, listed = _LISTINGS[statement.listing]
+    rows = sorted(listed(view, statement), key=_order(statement.listing))
     if statement.like is not None:
         pattern = like_pattern(statement.like)
         rows = [r for r in rows if pattern.fullmatch(str(r[0]))]
@@ -115,7 +93,7 @@ class _Listed:
     listing: ast.Listing
 
     def relation(self, parts: tuple[str, ...], position: int | None) -> Relation:
-        columns = _COLUMNS[self.listing]
+        columns = _LISTINGS[self.listing][0]
         if parts != (self.listing.value.lower(),):
             raise Unsupported(
                 f"SHOW {self.listing.value} ... WHERE can only ask about the columns that it shows",
@@ -145,7 +123,7 @@ def _sort_column(listing: ast.Listing) -> str:
 
 
 def _order(listing: ast.Listing) -> Callable[[tuple[object, ...]], tuple[object, ...]]:
-    at = [c.name for c in _COLUMNS[listing]].index(_sort_column(listing))
+    at = [c.name for c in _LISTINGS[listing][0]].index(_sort_column(listing))
     return lambda row: (row[at],)
 
 
@@ -169,7 +147,7 @@ def _relations(view: CatalogView, statement: ast.ShowObjects) -> list[tuple[str,
     return rows
 
 
-def _named(kind: str) -> Callable[[CatalogView, ast.ShowObjects], Rowset]:
+def _named(kind: str) -> _Listing:
     return lambda v, st: [(name,) for name, t in _relations(v, st) if t == kind]
 
 
@@ -242,20 +220,25 @@ def _columns(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
     ]
 
 
-_LISTINGS: dict[ast.Listing, Callable[[CatalogView, ast.ShowObjects], Rowset]] = {
-    ast.Listing.TABLES: _named("table"),
-    ast.Listing.VIEWS: _named("view"),
-    ast.Listing.MATERIALIZED_VIEWS: _named("materialized-view"),
-    ast.Listing.OBJECTS: _objects,
-    ast.Listing.SOURCES: _sources,
-    ast.Listing.SUBSOURCES: _subsources,
-    ast.Listing.SINKS: _sinks,
-    ast.Listing.CONNECTIONS: _connections,
-    ast.Listing.SECRETS: _named("secret"),
-    ast.Listing.SCHEMAS: _schemas,
-    ast.Listing.DATABASES: _databases,
-    ast.Listing.COLUMNS: _columns,
-    ast.Listing.ROLES: lambda v, st: [(role.name,) for role in v.state.roles()],
+_NAME, _TYPE = Column("name", TEXT), Column("type", TEXT)
+# The columns and rows of each listing.
+_LISTINGS: dict[ast.Listing, tuple[tuple[Column, ...], _Listing]] = {
+    ast.Listing.TABLES: ((_NAME,), _named("table")),
+    ast.Listing.VIEWS: ((_NAME,), _named("view")),
+    ast.Listing.MATERIALIZED_VIEWS: ((_NAME,), _named("materialized-view")),
+    ast.Listing.SCHEMAS: ((_NAME,), _schemas),
+    ast.Listing.DATABASES: ((_NAME,), _databases),
+    ast.Listing.OBJECTS: ((_NAME, _TYPE), _objects),
+    ast.Listing.SOURCES: ((_NAME, _TYPE, Column("connection", TEXT)), _sources),
+    ast.Listing.SUBSOURCES: ((_NAME, _TYPE), _subsources),
+    ast.Listing.SINKS: ((_NAME, _TYPE, Column("relation", TEXT)), _sinks),
+    ast.Listing.CONNECTIONS: ((_NAME, _TYPE), _connections),
+    ast.Listing.SECRETS: ((_NAME,), _named("secret")),
+    ast.Listing.ROLES: ((_NAME,), lambda v, st: [(role.name,) for role in v.state.roles()]),
+    ast.Listing.COLUMNS: (
+        (_NAME, Column("position", INT4), Column("nullable", BOOL), _TYPE, Column("default", TEXT)),
+        _columns,
+    ),
 }
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.kind_details import detail_specs
 from tidemill.engine.relations.oids import item_oid
 from tidemill.engine.relations.sources import Rows, Spec
-from tidemill.types.model import OID, TEXT
 
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
@@ -26,13 +26,13 @@ CONNECTION_SPECS: list[Spec] = [
     (
         "mz_catalog",
         "mz_secrets",
-        [("id", TEXT), ("oid", OID), ("schema_id", TEXT), ("name", TEXT)],
+        columns_of("id text, oid oid, schema_id text, name text"),
         _secrets,
     ),
     (
         "mz_catalog",
         "mz_connections",
-        [("id", TEXT), ("oid", OID), ("schema_id", TEXT), ("name", TEXT), ("type", TEXT)],
+        columns_of("id text, oid oid, schema_id text, name text, type text"),
         _connections,
     ),
     *detail_specs(),

@@ -13,9 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidemill.catalog import connections
+from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.sources import Rows, Spec
 from tidemill.sources import definition
-from tidemill.types.model import INT8, TEXT, SqlType, array
+from tidemill.types.model import TEXT, SqlType, array
 
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
@@ -44,12 +45,7 @@ CONNECTION_DETAILS: dict[str, KindDetails] = {
 SOURCE_DETAILS: dict[str, KindDetails] = {
     definition.KAFKA: (
         "mz_kafka_sources",
-        [
-            ("connection_id", TEXT),
-            ("topic", TEXT),
-            ("group_id_prefix", TEXT),
-            ("refresh_interval_ms", INT8),
-        ],
+        columns_of("connection_id text, topic text, group_id_prefix text, refresh_interval_ms int8"),
         _kafka_source,
     ),
 }

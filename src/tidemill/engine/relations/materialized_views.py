@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.oids import item_oid
 from tidemill.engine.relations.sources import STATUS_COLUMNS, FrontierRow, Rows, Spec, StatusRow
 from tidemill.ingest.status import RunState
 from tidemill.types.json import canonical_json
-from tidemill.types.model import INT8, OID, TEXT
 from tidemill.views.service import Views
 
 if TYPE_CHECKING:
@@ -76,21 +76,16 @@ MATERIALIZED_SPECS: list[Spec] = [
     (
         "mz_catalog",
         "mz_materialized_views",
-        [
-            ("id", TEXT),
-            ("oid", OID),
-            ("schema_id", TEXT),
-            ("name", TEXT),
-            ("definition", TEXT),
-            ("shard_id", TEXT),
-            ("retain_history_ms", INT8),
-        ],
+        columns_of(
+            """id text, oid oid, schema_id text, name text, definition text, shard_id text,
+            retain_history_ms int8"""
+        ),
         _materialized_views,
     ),
     (
         "mz_internal",
         "mz_materialized_view_statuses",
-        [("id", TEXT), ("name", TEXT), *STATUS_COLUMNS],
+        columns_of(f"id text, name text, {STATUS_COLUMNS}"),
         _statuses,
     ),
 ]

@@ -9,8 +9,9 @@ from tidemill.catalog.access import PUBLIC, RELATION_PRIVILEGES
 from tidemill.catalog.items import Role, is_system, kind_name
 from tidemill.catalog.privileges import access_of
 from tidemill.catalog.role_ops import ownable
+from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.sources import Rows, Spec
-from tidemill.types.model import BOOL, INT8, NAME, TEXT, TIMESTAMPTZ
+from tidemill.types.model import NAME, TEXT
 
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
@@ -106,58 +107,34 @@ ROLE_SPECS: list[Spec] = [
     (
         "mz_catalog",
         "mz_role_attributes",
-        [
-            ("id", TEXT),
-            ("name", TEXT),
-            ("superuser", BOOL),
-            ("login", BOOL),
-            ("inherit", BOOL),
-            ("createdb", BOOL),
-            ("createrole", BOOL),
-            ("has_password", BOOL),
-        ],
+        columns_of(
+            """id text, name text, superuser bool, login bool, inherit bool, createdb bool, createrole bool,
+            has_password bool"""
+        ),
         _attributes,
     ),
-    ("mz_catalog", "mz_role_members", [("role_id", TEXT), ("member", TEXT)], _members),
+    ("mz_catalog", "mz_role_members", columns_of("role_id text, member text"), _members),
     (
         "mz_internal",
         "mz_owners",
-        [
-            ("object_id", TEXT),
-            ("object_type", TEXT),
-            ("name", TEXT),
-            ("owner_id", TEXT),
-            ("owner", TEXT),
-        ],
+        columns_of("object_id text, object_type text, name text, owner_id text, owner text"),
         _owners,
     ),
     (
         "mz_internal",
         "mz_privileges",
-        [
-            ("object_id", TEXT),
-            ("object_type", TEXT),
-            ("name", TEXT),
-            ("grantee_id", TEXT),
-            ("grantee", TEXT),
-            ("privilege", TEXT),
-        ],
+        columns_of(
+            """object_id text, object_type text, name text, grantee_id text, grantee text, privilege text"""
+        ),
         _privileges,
     ),
     (
         "mz_catalog",
         "mz_audit_events",
-        [
-            ("id", INT8),
-            ("occurred_at", TIMESTAMPTZ),
-            ("event_type", TEXT),
-            ("role", TEXT),
-            ("client_address", TEXT),
-            ("object_type", TEXT),
-            ("object_id", TEXT),
-            ("object_name", TEXT),
-            ("detail", TEXT),
-        ],
+        columns_of(
+            """id int8, occurred_at timestamptz, event_type text, role text, client_address text,
+            object_type text, object_id text, object_name text, detail text"""
+        ),
         _events,
     ),
     ("information_schema", "table_privileges", _TABLE_PRIVILEGES, _table_privileges),

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.oids import item_oid
 from tidemill.engine.relations.sources import STATUS_COLUMNS, Rows, Spec
 from tidemill.ingest.status import RunStatus
 from tidemill.sinks.definition import Definition
 from tidemill.sinks.service import Sinks
 from tidemill.types.json import canonical_json
-from tidemill.types.model import BOOL, INT8, INTERVAL, MZ_TIMESTAMP, OID, TEXT
 
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
@@ -118,42 +118,25 @@ SINK_SPECS: list[Spec] = [
     (
         "mz_catalog",
         "mz_sinks",
-        [
-            ("id", TEXT),
-            ("oid", OID),
-            ("schema_id", TEXT),
-            ("name", TEXT),
-            ("type", TEXT),
-            ("connection_id", TEXT),
-            ("relation_id", TEXT),
-            ("target", TEXT),
-            ("format", TEXT),
-            ("envelope_type", TEXT),
-            ("snapshot", BOOL),
-            ("as_of", MZ_TIMESTAMP),
-            ("share", TEXT),
-        ],
+        columns_of(
+            """id text, oid oid, schema_id text, name text, type text, connection_id text, relation_id text,
+            target text, format text, envelope_type text, snapshot bool, as_of mz_timestamp, share text"""
+        ),
         _sinks,
     ),
     (
         "mz_internal",
         "mz_sink_statuses",
-        [("id", TEXT), ("name", TEXT), ("type", TEXT), *STATUS_COLUMNS],
+        columns_of(f"id text, name text, type text, {STATUS_COLUMNS}"),
         _statuses,
     ),
     (
         "mz_internal",
         "mz_sink_statistics",
-        [
-            ("id", TEXT),
-            ("messages_sent", INT8),
-            ("bytes_sent", INT8),
-            ("updates_sent", INT8),
-            ("statements_sent", INT8),
-            ("bytes_in_flight", INT8),
-            ("frontier", MZ_TIMESTAMP),
-            ("lag", INTERVAL),
-        ],
+        columns_of(
+            """id text, messages_sent int8, bytes_sent int8, updates_sent int8, statements_sent int8,
+            bytes_in_flight int8, frontier mz_timestamp, lag interval"""
+        ),
         _statistics,
     ),
 ]

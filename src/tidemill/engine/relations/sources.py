@@ -14,21 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tidemill.catalog.items import Source, SourceProgress, SourceTable
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.kinds import source_type
 from tidemill.engine.relations.oids import item_oid
 from tidemill.ingest.live_errors import LiveErrors
 from tidemill.sources.message_errors import BAD_MESSAGES_HINT, PARTITION_AND_OFFSET
 from tidemill.types.json import canonical_json
 from tidemill.types.model import (
-    BOOL,
-    INT8,
-    INTERVAL,
-    JSONB,
-    MZ_TIMESTAMP,
-    OID,
-    TEXT,
-    TIMESTAMPTZ,
-    UINT8,
     SqlType,
 )
 
@@ -259,82 +251,56 @@ def _hydration(s: Situation) -> Rows:
 Spec: TypeAlias = tuple[str, str, list[tuple[str, SqlType]], Callable[["Situation"], Rows]]
 
 # Of the relations of statuses: of sources, sinks and materialized views.
-STATUS_COLUMNS: list[tuple[str, SqlType]] = [
-    *(("last_status_change_at", TIMESTAMPTZ), ("status", TEXT), ("error", TEXT), ("details", JSONB)),
-]
+STATUS_COLUMNS = "last_status_change_at timestamptz, status text, error text, details jsonb"
 
 SOURCE_SPECS: list[Spec] = [
     (
         "mz_catalog",
         "mz_sources",
-        [
-            ("id", TEXT),
-            ("oid", OID),
-            ("schema_id", TEXT),
-            ("name", TEXT),
-            ("type", TEXT),
-            ("envelope_type", TEXT),
-            ("source_id", TEXT),
-            ("shard_id", TEXT),
-            ("remap_shard_id", TEXT),
-            ("timestamp_interval_ms", INT8),
-            ("retain_history_ms", INT8),
-        ],
+        columns_of(
+            """id text, oid oid, schema_id text, name text, type text, envelope_type text, source_id text,
+            shard_id text, remap_shard_id text, timestamp_interval_ms int8, retain_history_ms int8"""
+        ),
         _sources,
     ),
     (
         "mz_catalog",
         "mz_source_progresses",
-        [("id", TEXT), ("name", TEXT), ("source_id", TEXT)],
+        columns_of("id text, name text, source_id text"),
         _progresses,
     ),
     (
         "mz_internal",
         "mz_source_bindings",
-        [("source_id", TEXT), ("mz_timestamp", MZ_TIMESTAMP), ("partition", TEXT), ("value", UINT8)],
+        columns_of("source_id text, mz_timestamp mz_timestamp, partition text, value uint8"),
         _bindings,
     ),
     (
         "mz_internal",
         "mz_source_statuses",
-        [("id", TEXT), ("name", TEXT), ("type", TEXT), *STATUS_COLUMNS],
+        columns_of(f"id text, name text, type text, {STATUS_COLUMNS}"),
         _statuses,
     ),
     (
         "mz_internal",
         "mz_source_statistics",
-        [
-            ("id", TEXT),
-            ("messages_received", INT8),
-            ("bytes_received", INT8),
-            ("updates_staged", INT8),
-            ("updates_committed", INT8),
-            ("offset_known", UINT8),
-            ("offset_committed", UINT8),
-            ("snapshot_records_known", INT8),
-            ("snapshot_records_staged", INT8),
-            ("records_indexed", INT8),
-            ("bytes_indexed", INT8),
-            ("rehydration_latency", INTERVAL),
-        ],
+        columns_of(
+            """id text, messages_received int8, bytes_received int8, updates_staged int8,
+            updates_committed int8, offset_known uint8, offset_committed uint8,
+            snapshot_records_known int8, snapshot_records_staged int8, records_indexed int8,
+            bytes_indexed int8, rehydration_latency interval"""
+        ),
         _statistics,
     ),
-    ("mz_internal", "mz_hydration_statuses", [("object_id", TEXT), ("hydrated", BOOL)], _hydration),
+    ("mz_internal", "mz_hydration_statuses", columns_of("object_id text, hydrated bool"), _hydration),
 ]
 
 SOURCE_ERRORS_SPEC: Spec = (
     "mz_internal",
     "mz_source_errors",
-    [
-        ("source_id", TEXT),
-        ("object_id", TEXT),
-        ("name", TEXT),
-        ("error", TEXT),
-        ("detail", TEXT),
-        ("partition", TEXT),
-        ("offset", UINT8),
-        ("mz_timestamp", MZ_TIMESTAMP),
-        ("count", INT8),
-    ],
+    columns_of(
+        """source_id text, object_id text, name text, error text, detail text, partition text,
+            offset uint8, mz_timestamp mz_timestamp, count int8"""
+    ),
     _errors,
 )

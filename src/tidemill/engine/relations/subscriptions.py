@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.sources import Rows, Spec
-from tidemill.types.model import INT4, INT8, MZ_TIMESTAMP, TEXT
 
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
@@ -40,17 +40,10 @@ SUBSCRIPTION_SPECS: list[Spec] = [
     (
         "mz_internal",
         "mz_subscriptions",
-        [
-            ("id", TEXT),
-            ("session", INT4),
-            ("relation", TEXT),
-            ("output", TEXT),
-            ("as_of", MZ_TIMESTAMP),
-            ("frontier", MZ_TIMESTAMP),
-            ("rows", INT8),
-            ("bytes", INT8),
-            ("lag", INT8),
-        ],
+        columns_of(
+            """id text, session int4, relation text, output text, as_of mz_timestamp, frontier mz_timestamp,
+            rows int8, bytes int8, lag int8"""
+        ),
         _subscriptions,
     ),
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from tidemill.catalog.items import (
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Encryption
 from tidemill.engine.audit.log import AuditEvent
+from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.comments import COMMENTS_SPEC
 from tidemill.engine.relations.connections import CONNECTION_SPECS
 from tidemill.engine.relations.kinds import object_type
@@ -59,13 +60,6 @@ from tidemill.engine.relations.subscriptions import SUBSCRIPTION_SPECS, Subscrip
 from tidemill.engine.session.variables import SYSTEM_PARAMETERS, VariableRow
 from tidemill.types.arrow import storage_schema
 from tidemill.types.model import (
-    BOOL,
-    INT4,
-    INT8,
-    MZ_TIMESTAMP,
-    OID,
-    TEXT,
-    TIMESTAMPTZ,
     Column,
     RelationDesc,
     for_spark,
@@ -94,45 +88,25 @@ class SessionRow:
     encryption: Encryption | None = None
 
 
-class Situation(Protocol):
-    """The input of the functions that make rows."""
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The input of the functions that make rows: a state of the catalog, and what shows the rest now."""
 
-    @property
-    def catalog(self) -> CatalogState: ...
-
-    @property
-    def database(self) -> str: ...
-
-    def sessions(self) -> Sequence[SessionRow]: ...
-
-    def audit_events(self) -> Sequence[AuditEvent]: ...
-
-    def subscriptions(self) -> Sequence[SubscriptionRow]: ...
-
-    def frontiers(self) -> Sequence[FrontierRow]:
-        """The frontiers of the tables and materialized views."""
-        ...
-
-    def views(self) -> Sequence[ViewRow]:
-        """The states of the materialized views."""
-        ...
-
-    def sinks(self) -> Sequence[SinkRow]: ...
-
-    @property
-    def sources(self) -> SourcesView: ...
-
-    def variables(self) -> Iterable[VariableRow]:
-        """The variables of the current session."""
-        ...
-
-    def prepared(self) -> Sequence[PreparedRow]:
-        """The prepared statements of the current session."""
-        ...
-
-    def portals(self) -> Portals:
-        """The open portals of the current session."""
-        ...
+    catalog: CatalogState
+    database: str
+    sources: SourcesView
+    sessions: Callable[[], Sequence[SessionRow]]
+    audit_events: Callable[[], Sequence[AuditEvent]]
+    subscriptions: Callable[[], Sequence[SubscriptionRow]]
+    # Of the tables and materialized views.
+    frontiers: Callable[[], Sequence[FrontierRow]]
+    # The states of the materialized views.
+    views: Callable[[], Sequence[ViewRow]]
+    sinks: Callable[[], Sequence[SinkRow]]
+    # Of the current session.
+    variables: Callable[[], Iterable[VariableRow]]
+    prepared: Callable[[], Sequence[PreparedRow]]
+    portals: Callable[[], Portals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,81 +229,65 @@ _SPECS: list[Spec] = [
     (
         "mz_catalog",
         "mz_objects",
-        [("id", TEXT), ("oid", OID), ("schema_id", TEXT), ("name", TEXT), ("type", TEXT)],
+        columns_of("id text, oid oid, schema_id text, name text, type text"),
         _objects,
     ),
-    ("mz_catalog", "mz_databases", [("id", TEXT), ("oid", OID), ("name", TEXT)], _databases),
+    ("mz_catalog", "mz_databases", columns_of("id text, oid oid, name text"), _databases),
     (
         "mz_catalog",
         "mz_schemas",
-        [("id", TEXT), ("oid", OID), ("database_id", TEXT), ("name", TEXT)],
+        columns_of("id text, oid oid, database_id text, name text"),
         _schemas,
     ),
     (
         "mz_catalog",
         "mz_tables",
-        [
-            ("id", TEXT),
-            ("oid", OID),
-            ("schema_id", TEXT),
-            ("name", TEXT),
-            ("shard_id", TEXT),
-            ("retain_history_ms", INT8),
-            ("source_id", TEXT),
-        ],
+        columns_of(
+            """id text, oid oid, schema_id text, name text, shard_id text, retain_history_ms int8,
+            source_id text"""
+        ),
         _tables,
     ),
     (
         "mz_catalog",
         "mz_views",
-        [("id", TEXT), ("oid", OID), ("schema_id", TEXT), ("name", TEXT), ("definition", TEXT)],
+        columns_of("id text, oid oid, schema_id text, name text, definition text"),
         _views,
     ),
     (
         "mz_catalog",
         "mz_columns",
-        [
-            ("id", TEXT),
-            ("name", TEXT),
-            ("position", INT4),
-            ("nullable", BOOL),
-            ("type", TEXT),
-            ("default", TEXT),
-            ("type_oid", OID),
-        ],
+        columns_of(
+            """id text, name text, position int4, nullable bool, type text, default text, type_oid oid"""
+        ),
         _columns,
     ),
-    ("mz_catalog", "mz_roles", [("id", TEXT), ("oid", OID), ("name", TEXT), ("superuser", BOOL)], _roles),
+    ("mz_catalog", "mz_roles", columns_of("id text, oid oid, name text, superuser bool"), _roles),
     (
         "mz_internal",
         "mz_object_dependencies",
-        [("object_id", TEXT), ("referenced_object_id", TEXT)],
+        columns_of("object_id text, referenced_object_id text"),
         _dependencies,
     ),
     (
         "mz_internal",
         "mz_sessions",
-        [
-            ("process_id", INT4),
-            ("role", TEXT),
-            ("database", TEXT),
-            ("application_name", TEXT),
-            ("connected_at", TIMESTAMPTZ),
-            ("state", TEXT),
-            ("client_address", TEXT),
-        ],
+        columns_of(
+            """process_id int4, role text, database text, application_name text, connected_at timestamptz,
+            state text, client_address text"""
+        ),
         _sessions,
     ),
     (
         "mz_internal",
         "mz_frontiers",
-        [("object_id", TEXT), ("read_frontier", MZ_TIMESTAMP), ("write_frontier", MZ_TIMESTAMP)],
+        columns_of("object_id text, read_frontier mz_timestamp, write_frontier mz_timestamp"),
         _frontiers,
     ),
     (
         "mz_internal",
         "mz_system_parameters",
-        [("name", TEXT), ("value", TEXT), ("default", TEXT), ("description", TEXT)],
+        columns_of("name text, value text, default text, description text"),
         _system_parameters,
     ),
     SETTINGS_SPEC,

@@ -76,10 +76,10 @@ async def set_transaction(settings: Settings, statement: ast.SetTransaction) -> 
 
 
 async def set_variable(settings: Settings, statement: ast.SetVariable) -> Outcome:
-    value = None if statement.values is None else setting_text(statement.name, statement.values)
-    settings.set(statement.name, value, local=statement.local)
     if statement.local:
         settings.transactions.warn_outside_block("SET LOCAL")
+    value = None if statement.values is None else setting_text(statement.name, statement.values)
+    settings.set(statement.name, value, local=statement.local)
     return Complete("SET")
 
 

@@ -8,7 +8,7 @@ parameter's type.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Complete, Outcome, close_batches
@@ -17,6 +17,7 @@ from tidemill.engine.read.reader import Reader
 from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Action, Plan, Value
 from tidemill.engine.session.prepared_statements import Statements, no_such_statement
+from tidemill.engine.session.preparer import Preparer
 from tidemill.engine.session.statement_cache import KeptStatement, check_result
 from tidemill.errors import SyntaxError_, TidemillError, UndefinedObject
 from tidemill.sql import ast
@@ -24,9 +25,6 @@ from tidemill.sql.bind import BoundQuery, SessionInfo, bind_insert_source, bind_
 from tidemill.sql.parse import ParsedStatement
 from tidemill.types import parse_type
 from tidemill.types.model import Column, SqlType, unmodified
-
-if TYPE_CHECKING:
-    from tidemill.engine.session.preparer import Preparer
 
 # Plans a statement within another one; the second argument are the types of its parameters.
 PlanStatement = Callable[[ast.Statement, Sequence[SqlType | None]], Plan]

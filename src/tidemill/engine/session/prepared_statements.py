@@ -7,10 +7,12 @@ is not kept here. Promises that their number and the bytes of their texts are li
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tidemill.engine.relations.pg.session_objects import SHOWN_VERBS, PreparedRow
 from tidemill.errors import DuplicateObject, LimitExceeded, UndefinedObject
+from tidemill.sql import ast
 from tidemill.types.model import type_name
 
 if TYPE_CHECKING:
@@ -89,3 +91,19 @@ class Statements:
 def no_such_statement(name: str) -> UndefinedObject:
     text = f'prepared statement "{name}"' if name else "unnamed prepared statement"
     return UndefinedObject(f"{text} does not exist", sqlstate="26000")
+
+
+# The verbs that are not the first word of the class.
+_VERBS: dict[type[ast.Statement], str] = {
+    ast.Query: "SELECT",
+    ast.Rename: "ALTER",
+    ast.ReassignOwned: "ALTER",
+    ast.NoOp: "NOOP",
+}
+_FIRST_WORD = re.compile("[A-Z][a-z]+")
+
+
+def verb_of(statement: ast.Statement) -> str:
+    """The verb for logs and metrics: one of a small fixed set."""
+    known = _VERBS.get(type(statement))
+    return known or _FIRST_WORD.findall(type(statement).__name__)[0].upper()

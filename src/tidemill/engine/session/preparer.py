@@ -6,16 +6,17 @@ executed: its plan is made again if anything has changed that it depends on (`st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import PreparedStatement, SubscribeRequest
+from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.plan import Plan
-from tidemill.engine.session.planner import plan, verb_of
-from tidemill.engine.session.planning_pool import SHORT
-from tidemill.engine.session.prepared_statements import Statements
-from tidemill.engine.session.statement_cache import KeptStatement, StatementCache, check_result
+from tidemill.engine.session.planning_pool import SHORT, PlanningPool
+from tidemill.engine.session.prepared_statements import verb_of
+from tidemill.engine.session.statement_cache import KeptStatement, PlanInputs, StatementCache, check_result
 from tidemill.engine.subscribe.request import subscribe_statement
 from tidemill.errors import InvalidTransactionState, SyntaxError_, TidemillError
 from tidemill.sql import ast
@@ -23,15 +24,19 @@ from tidemill.sql.parse import ParsedStatement, parse
 from tidemill.types.model import Column, SqlType
 from tidemill.types.wire import type_of_oid
 
-if TYPE_CHECKING:
-    from tidemill.engine.session.session import EngineSession
+# Plans a statement, with the types of its parameters, against a state of the catalog.
+PlanParsed = Callable[[ParsedStatement, Sequence[SqlType | None], CatalogState], Plan]
 
 
 class Preparer:
-    def __init__(self, session: EngineSession, statements: Statements) -> None:
-        self._session = session
-        self._planning = session.engine.planning
-        self._statements = statements  # of PREPARE and of the protocol
+    def __init__(
+        self, pool: PlanningPool, plan: PlanParsed, inputs: PlanInputs, interrupt: Interrupt
+    ) -> None:
+        self._planning = pool
+        self._plan = plan
+        self._inputs = inputs
+        self._statements = inputs.statements  # of PREPARE and of the protocol
+        self._interrupt = interrupt
         self._cache = StatementCache()
 
     async def parse(self, sql: str) -> list[PreparedStatement]:
@@ -59,7 +64,7 @@ class Preparer:
     async def _described_again(self, before: PreparedStatement) -> PreparedStatement:
         """Another statement of the same text; the plan is shared as long as it is valid."""
         known = cast(KeptStatement, before.statement)
-        statement = known.again(self._session, self._session.engine.catalog.state)
+        statement = known.again(self._inputs)
         prepared = replace(before, statement=statement, described=None)
         self.check_allowed(prepared)
         await self.plan(prepared)
@@ -106,7 +111,7 @@ class Preparer:
         statement = cast(KeptStatement, prepared.statement)
         if statement.analysed:
             # Most plans are current: a coroutine for the look would cost a small statement too much.
-            if statement.plan(self._session, self._session.engine.catalog.state) is None:
+            if statement.plan(self._inputs) is None:
                 await self.plan(prepared)
         elif statement.follows_name:
             try:
@@ -120,14 +125,13 @@ class Preparer:
         statement = cast(KeptStatement, prepared.statement)
         if statement.parsed is None:
             return None
-        catalog = self._session.engine.catalog.state
-        found = statement.plan(self._session, catalog)
+        found = statement.plan(self._inputs)
         if found is None:
-            basis, first = statement.basis(self._session, catalog), not statement.planned
+            basis, first = statement.basis(self._inputs), not statement.planned
             found = await self._planning.run(
-                len(prepared.text), plan, self._session, statement.parsed, statement.param_types, catalog
+                len(prepared.text), self._plan, statement.parsed, statement.param_types, basis.catalog
             )
-            self._session.interrupt.check()
+            self._interrupt.check()
             if statement.fixed and not first and not statement.follows_name:
                 check_result(prepared.columns, found.columns)
             statement.keep(found, basis)
@@ -137,7 +141,7 @@ class Preparer:
 
     def check_allowed(self, prepared: PreparedStatement) -> None:
         """Raises in a failed transaction block, except for statements that end it."""
-        if self._session.in_failed_block and not prepared.allowed_when_failed:
+        if self._inputs.transactions.failed and not prepared.allowed_when_failed:
             raise aborted()
 
     def clear(self) -> None:

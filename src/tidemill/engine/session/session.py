@@ -28,7 +28,7 @@ from tidemill.engine.api import (
 )
 from tidemill.engine.ddl.catalog_changes import CatalogChanges
 from tidemill.engine.dml.writer import Writer
-from tidemill.engine.live_system import LiveSituation
+from tidemill.engine.live_system import situation
 from tidemill.engine.read.reader import Reader
 from tidemill.engine.read.result_stream import GuardedRows
 from tidemill.engine.session.catalog_view import CatalogView
@@ -37,12 +37,13 @@ from tidemill.engine.session.execution import Execution
 from tidemill.engine.session.identity import Identity
 from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.plan import Value, decode_params, no_parameter
+from tidemill.engine.session.planner import plan
 from tidemill.engine.session.planning_pool import SHORT
 from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.prepared_statements import Statements
 from tidemill.engine.session.preparer import Preparer, aborted
 from tidemill.engine.session.settings import Settings
-from tidemill.engine.session.statement_cache import KeptStatement
+from tidemill.engine.session.statement_cache import KeptStatement, PlanInputs
 from tidemill.engine.session.transactions import Transactions
 from tidemill.engine.session.values import SessionValues
 from tidemill.engine.session.variables import (
@@ -56,7 +57,6 @@ from tidemill.errors import (
     TidemillError,
 )
 from tidemill.sql import ast
-from tidemill.types.model import Column
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import TidemillEngine
@@ -101,19 +101,19 @@ class EngineSession:
         catalog, parameters = engine.catalog, engine.parameters
         self.settings = Settings(variables, transactions, self.identity, catalog)
         self.values = SessionValues(process_id, catalog, self.identity, variables, transactions, parameters)
-        situation = partial(LiveSituation, engine, self)
         self.reader = Reader(
             execution,
             transactions,
             self.values,
             engine.queries,
             engine.readiness,
-            situation,
+            partial(situation, engine, self),
             engine.subscriptions,
         )
         self.writer = Writer(self.reader, engine.write_locks, parameters)
         self.ddl = CatalogChanges(execution, transactions, self.identity, catalog, engine.audit)
-        self.preparer = Preparer(self, self.statements)
+        self._inputs = PlanInputs(catalog, variables, transactions, self.statements, self.portals)
+        self.preparer = Preparer(engine.planning, partial(plan, self), self._inputs, self.interrupt)
         # Methods of `api.Session`.
         self.parse = self.preparer.parse
         self.prepare = self.preparer.prepare
@@ -208,7 +208,7 @@ class EngineSession:
         """Within a statement: the query that a FETCH starts runs in the FETCH's statement."""
         statement = cast(KeptStatement, prepared.statement)
         # Most plans are current: a coroutine for the look would cost a small statement too much.
-        planned = statement.plan(self, self.engine.catalog.state)
+        planned = statement.plan(self._inputs)
         if planned is None:
             planned = await self.preparer.plan(prepared)
         if planned is None or statement.parsed is None:
@@ -243,10 +243,6 @@ class EngineSession:
         self.interrupt.end()
         self.transactions.fail()
 
-    def cursor_columns(self, name: str) -> tuple[Column, ...] | None:
-        portal = self.portals.find(name)
-        return None if portal is None else portal.columns
-
     def on_event(self, wake: object) -> None:
         self._events.wake = cast("Callable[[], None]", wake)
 
@@ -277,11 +273,3 @@ class EngineSession:
 
     def view(self, catalog: CatalogState) -> CatalogView:
         return CatalogView(catalog, self.identity, self.variables, self.values, self.engine.parameters)
-
-    @property
-    def read_only(self) -> bool:
-        return self.transactions.read_only
-
-    @property
-    def in_failed_block(self) -> bool:
-        return self.transactions.failed

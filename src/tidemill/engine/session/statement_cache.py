@@ -29,8 +29,12 @@ from tidemill.types.model import Column, SqlType
 
 if TYPE_CHECKING:
     from tidemill.catalog.state import CatalogState
+    from tidemill.catalog.store import Catalog
     from tidemill.engine.session.plan import Plan
-    from tidemill.engine.session.session import EngineSession
+    from tidemill.engine.session.portals import Portals
+    from tidemill.engine.session.prepared_statements import Statements
+    from tidemill.engine.session.transactions import Transactions
+    from tidemill.engine.session.variables import Variables
     from tidemill.sql.parse import ParsedStatement
 
 # The number of texts that are kept with their plans, some 20 kB each, and of hashes of recent texts.
@@ -43,6 +47,16 @@ _ANALYSED = (
     *(ast.Query, ast.Insert, ast.Update, ast.Delete, ast.Subscribe, ast.Declare, ast.Explain),
     ast.CreateTableAs,
 )
+
+
+class PlanInputs(NamedTuple):
+    """What plans of a session are made from now. One per session."""
+
+    catalog: Catalog
+    variables: Variables
+    transactions: Transactions
+    statements: Statements
+    portals: Portals
 
 
 class Basis(NamedTuple):
@@ -80,27 +94,28 @@ class KeptStatement:
         self._plan: Plan | None = None
         self._basis: Basis | None = None
 
-    def again(self, session: EngineSession, catalog: CatalogState) -> KeptStatement:
+    def again(self, now: PlanInputs) -> KeptStatement:
         """Another statement of the same text, prepared again; the plan is shared as long as it is current."""
         made = KeptStatement(self.parsed, self.declared_types, fixed=self.fixed)
-        plan = self.plan(session, catalog)
+        plan = self.plan(now)
         if plan is not None:
             made.keep(plan, self._basis)
         return made
 
-    def basis(self, session: EngineSession, catalog: CatalogState) -> Basis:
+    def basis(self, now: PlanInputs) -> Basis:
         """The inputs of a plan that is made now."""
-        return Basis(catalog, session.variables.generation, session.read_only, self._named(session))
+        read_only = now.transactions.read_only
+        return Basis(now.catalog.state, now.variables.generation, read_only, self._named(now))
 
-    def plan(self, session: EngineSession, catalog: CatalogState) -> Plan | None:
+    def plan(self, now: PlanInputs) -> Plan | None:
         """The kept plan, if it is current."""
         known = self._basis
         if (
             known is None
-            or known.catalog is not catalog
-            or known.variables != session.variables.generation
-            or known.read_only != session.read_only
-            or (self.follows_name and known.named is not self._named(session))
+            or known.catalog is not now.catalog.state
+            or known.variables != now.variables.generation
+            or known.read_only != now.transactions.read_only
+            or (self.follows_name and known.named is not self._named(now))
             or not caches.ENABLED
         ):
             return None
@@ -116,14 +131,15 @@ class KeptStatement:
         """Whether it was planned before, so that a client may know the columns of a `fixed` statement."""
         return self._plan is not None
 
-    def _named(self, session: EngineSession) -> object:
+    def _named(self, now: PlanInputs) -> object:
         if not self.follows_name:
             return None
         statement = None if self.parsed is None else self.parsed.statement
         if isinstance(statement, ast.Execute):
-            return session.statements.find(statement.name.value)
+            return now.statements.find(statement.name.value)
         if isinstance(statement, ast.Fetch):
-            return session.cursor_columns(statement.cursor.value)
+            portal = now.portals.find(statement.cursor.value)
+            return None if portal is None else portal.columns
         return None
 
 

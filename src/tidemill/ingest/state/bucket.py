@@ -103,7 +103,7 @@ class BucketState:
         self._fresh, self._runs, self._dirty = [], [], True
 
     def lookup(self, rows: pa.RecordBatch, hashes: np.ndarray) -> FoundRows:
-        """See `envelope.upsert.State`."""
+        """See `envelope.upsert.KeyState`."""
         keys = [rows.column(i) for i in self.shape.key]
         left = np.arange(len(hashes))
         absent = np.ones(len(hashes), dtype=np.bool_)

@@ -71,18 +71,34 @@ _FUNCTIONS = words(
     unnest upper var_pop variadic version
     """
 )
-_FOREIGN_FUNCTIONS = (
-    frozenset(
-        name.lower()
-        for table in (
-            PostgresParser.FUNCTIONS,
-            PostgresParser.FUNCTION_PARSERS,
-            PostgresParser.NO_PAREN_FUNCTION_PARSERS,
-        )
-        for name in table
+_KNOWN_FUNCTIONS = frozenset(
+    name.lower()
+    for table in (
+        PostgresParser.FUNCTIONS,
+        PostgresParser.FUNCTION_PARSERS,
+        PostgresParser.NO_PAREN_FUNCTION_PARSERS,
     )
-    - _FUNCTIONS
+    for name in table
 )
+_FOREIGN_FUNCTIONS = _KNOWN_FUNCTIONS - _FUNCTIONS
+# Of `_FUNCTIONS`, grammar: in quotes they are the names of functions that PostgreSQL does not have.
+GRAMMAR_CALLS = words(
+    """
+    any array case cast coalesce current_date current_time current_timestamp exists greatest grouping least
+    localtime localtimestamp nullif trim variadic
+    """
+)
+
+
+def _is_foreign(name: str) -> bool:
+    """Whether a function's name in quotes must be hidden from sqlglot, which knows names in any case and with
+    quotes too: `"AND"(a, b)` would be AND."""
+    folded = name.lower()
+    if folded != name:
+        return folded in _KNOWN_FUNCTIONS or folded in GRAMMAR_CALLS
+    return name in _FOREIGN_FUNCTIONS or name in GRAMMAR_CALLS
+
+
 _PAIRS = {
     ("group", "by"): _KEYWORDS["GROUP BY"],
     ("order", "by"): _KEYWORDS["ORDER BY"],
@@ -175,7 +191,7 @@ class _Lowering:
                 raise syntax_error(self._text, self._tokens[at].start, self._tokens[at].end)
             self._emit(TokenType.STRING, value, at)
         elif kind is TokenKind.QUOTED:
-            if value in _FOREIGN_FUNCTIONS and self._tokens[at + 1][:2] == (TokenKind.SYMBOL, "("):
+            if self._tokens[at + 1][:2] == (TokenKind.SYMBOL, "(") and _is_foreign(value):
                 self._emit(TokenType.VAR, PLAIN_CALL + value, at)
             else:
                 self._name(at)

@@ -17,7 +17,7 @@ from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.names import RESERVED, RESERVED_FUNCTION_OR_TYPE, fold, needs_quotes
 from tidemill.sql.parser import precedence, shape
 from tidemill.sql.parser.depth import check_tree
-from tidemill.sql.parser.sqlglot_tokens import PLAIN_CALL
+from tidemill.sql.parser.sqlglot_tokens import GRAMMAR_CALLS, PLAIN_CALL
 from tidemill.sql.tokens import syntax_error
 
 
@@ -34,8 +34,11 @@ def accept(tree: exp.Expr, text: str, position: int) -> exp.Expr:
             name = node.args.get("this")
             if isinstance(name, str) and name.startswith(PLAIN_CALL):
                 plain = name.removeprefix(PLAIN_CALL)
-                quoted = exp.Identifier(this=plain, quoted=True) if plain in RESERVED else None
-                node.set("this", quoted or plain)
+                grammar = plain in RESERVED or plain in GRAMMAR_CALLS or plain != fold(plain)
+                if isinstance(node, exp.Identifier):  # an alias before its columns
+                    node.set("quoted", True)
+                    grammar = False
+                node.set("this", exp.Identifier(this=plain, quoted=True) if grammar else plain)
             if isinstance(node, exp.Func) and "start" in node.meta:
                 node.meta["function"] = _written(text[node.meta["start"] : node.meta["end"] + 1])
             if isinstance(node, exp.Identifier) and "start" in node.meta:

@@ -1,8 +1,8 @@
 """The extent of a type name in tokens: PostgreSQL's spellings and Tidemill's own.
 
-`Cursor.type_text` uses it for column definitions (the text then goes to `tidemill.types.parse_type`), and
-`sqlglot_tokens` for casts and typed literals inside query bodies. It finds the extent only; it does not check
-whether the type exists.
+`TokenCursor.type_text` uses it for column definitions (the text then goes to `tidemill.types.parse_type`),
+and `sqlglot_tokens` for casts and typed literals inside query bodies. It finds the extent only; it does not
+check whether the type exists.
 """
 
 from __future__ import annotations

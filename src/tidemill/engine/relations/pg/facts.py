@@ -21,7 +21,7 @@ from tidemill.types.parse_name import parse_type
 
 @dataclass(frozen=True, slots=True)
 class PgFacts:
-    """`sql.local.model.Facts` of one statement."""
+    """`sql.local.model.SessionFacts` of one statement."""
 
     catalog: CatalogState
     session: SessionInfo

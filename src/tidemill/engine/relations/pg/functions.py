@@ -26,7 +26,7 @@ from tidemill.types.model import BOOL, INT2, INT4, INT8, INTERVAL, NAME, OID, TE
 
 
 def _asks(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose first argument is the session's `Facts`."""
+    """A function whose first argument is the `SessionFacts` of the session."""
 
     def call(rt: Runtime, *args: Any) -> Any:
         assert isinstance(rt.facts, PgFacts)

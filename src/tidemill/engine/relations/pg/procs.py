@@ -15,6 +15,7 @@ from tidemill.engine.relations.pg.world import world
 from tidemill.engine.relations.sources import Spec
 from tidemill.sql.functions.lattice import cast_context
 from tidemill.sql.functions.signature import Declared, Fn, Poly, declared_name, every_function, every_operator
+from tidemill.sql.names import words
 from tidemill.types import model
 
 if TYPE_CHECKING:
@@ -27,6 +28,27 @@ _ANY = 2276
 _FIRST = 0x30000000
 _BITS = 0x0FFFFFFF
 INTERNAL, SQL = 12, 14
+# What PostgreSQL 18 calls stable: the answer depends on settings, the clock, or the output function of the
+# argument's type. (Ours depend on the arguments and the time zone alone, but for the clock.)
+_STABLE = frozenset(
+    {
+        *("now()", "transaction_timestamp()", "statement_timestamp()"),
+        *("array_to_string(anyarray, text)", "array_to_string(anyarray, text, text)"),
+        *("convert_from(bytea, name)", "convert_to(text, name)", "length(bytea, name)"),
+        *(
+            "date_add(timestamp with time zone, interval)",
+            "date_subtract(timestamp with time zone, interval)",
+        ),
+        *("date_part(text, timestamp with time zone)", "date_trunc(text, timestamp with time zone)"),
+        *("to_date(text, text)", "to_number(text, text)", "to_timestamp(text, text)"),
+    }
+)
+_STABLE_NAMES = words(
+    """
+    array_to_json json_agg json_agg_strict json_object_agg json_object_agg_strict jsonb_agg jsonb_agg_strict
+    make_timestamptz row_to_json to_char to_json
+    """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +63,7 @@ class Proc:
     result_text: str
     aggregate: bool
     variadic: bool
-    volatile: bool
+    volatility: str
 
 
 def _type_oid(d: Declared) -> int:
@@ -63,8 +85,14 @@ def _proc(fn: Fn) -> Proc:
         declared_name(fn.result),
         fn.aggregate,
         fn.variadic,
-        fn.volatile,
+        _volatility(fn, key),
     )
+
+
+def _volatility(fn: Fn, key: str) -> str:
+    if fn.volatile or fn.name == "random":  # one of that name is refused
+        return "v"
+    return "s" if key in _STABLE or fn.name in _STABLE_NAMES else "i"
 
 
 @cache
@@ -94,7 +122,7 @@ def _proc_rows(s: Situation) -> Iterable[Record]:
             "provariadic": p.args[-1] if p.variadic else 0,
             "prokind": "a" if p.aggregate else "f",
             "proisstrict": not p.aggregate,
-            "provolatile": "v" if p.volatile else "i",
+            "provolatile": p.volatility,
             "proparallel": "s",
             "pronargs": len(p.args),
             "prorettype": p.result,

@@ -5,33 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.sources import Rows, Spec
-from tidemill.sql.local.kinds import INT2VECTOR, OIDVECTOR
-from tidemill.types import model
-from tidemill.types.model import Kind, SqlType
+from tidemill.types.model import Kind
 
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
 
 Record: TypeAlias = dict[str, Any]
 
-_PLAIN: dict[str, SqlType] = {
-    "oid": model.OID,
-    "name": model.NAME,
-    "text": model.TEXT,
-    "char": model.QCHAR,
-    "bool": model.BOOL,
-    "int2": model.INT2,
-    "int4": model.INT4,
-    "int8": model.INT8,
-    "float4": model.FLOAT4,
-    "float8": model.FLOAT8,
-    "timestamptz": model.TIMESTAMPTZ,
-    "interval": model.INTERVAL,
-    "int2vector": INT2VECTOR,
-    "oidvector": OIDVECTOR,
-    "regproc": model.REGPROC,
-}
 # The value of a column that a row leaves out: PostgreSQL's catalogs have NULL only where it has a meaning.
 _DEFAULTS: dict[Kind, Any] = {
     Kind.OID: 0,
@@ -45,15 +27,6 @@ _DEFAULTS: dict[Kind, Any] = {
     Kind.FLOAT4: 0.0,
     Kind.FLOAT8: 0.0,
 }
-
-
-def columns_of(text: str) -> list[tuple[str, SqlType]]:
-    found: list[tuple[str, SqlType]] = []
-    for part in text.split(","):
-        name, kind = part.split()
-        element = _PLAIN[kind.removesuffix("[]")]
-        found.append((name, model.array(element) if kind.endswith("[]") else element))
-    return found
 
 
 def spec(
