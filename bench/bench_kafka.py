@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench.kafka import catch_up, decode, fresh, large
+from bench.kafka import catch_up, changes, decode, fresh, large
 from bench.kafka.load import Wrong
 from bench.kafka.ours import Stalled
 from bench.report import Figure, print_table
@@ -34,6 +34,8 @@ PARTS = {
     "tick": "1,000 changed keys at 10k, 1M and 10M keys",
     "hydration": "10M keys without the cache",
     "memory": "10M keys, and a topic twice as long",
+    "changes": "ENVELOPE DEBEZIUM beside DEBEZIUM UPSERT, 2M changes",
+    "positions": "the state of ENVELOPE DEBEZIUM at 100k, 1M and 10M keys",
     "freshness": "produced to readable at 10k msg/s",
     "ten": "ten sources of 1k msg/s",
 }
@@ -90,6 +92,8 @@ def measure(*, quick: bool = False, only: Collection[str] = ()) -> list[Figure]:
         take(race, lambda: catch_up.measure(bootstrap, chosen, quick=quick))
         held = ["large", "tick", "hydration", "memory"]
         take(held, lambda: large.measure(bootstrap, chosen, quick=quick))
+        take(["changes"], lambda: changes.measure(bootstrap, quick=quick))
+        take(["positions"], lambda: changes.sizes(bootstrap, quick=quick))
         take(["freshness"], lambda: fresh.steady(bootstrap, quick=quick))
         take(["ten"], lambda: fresh.ten(bootstrap, quick=quick))
     return figures

@@ -8,8 +8,9 @@ message said. Shared by all parts of `bench_kafka`; every peer's result is check
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -94,11 +95,27 @@ def _with_note(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(json=json).with_columns(note=pl.lit(_NOTE).str.slice(0, room))
 
 
+def row_texts(numbers: pl.DataFrame) -> pl.Series:
+    """The message of each `id` and `n` as JSON."""
+    return (
+        _with_note(numbers.select(*fields())).select(pl.concat_str("json", "note", pl.lit('"}'))).to_series()
+    )
+
+
 def messages(batch: pl.DataFrame) -> pl.DataFrame:
     """`key` and `value` (null for a tombstone) of a batch."""
     whole = _with_note(batch.select(*fields(), "gone"))
     value = pl.when("gone").then(None).otherwise(pl.concat_str("json", "note", pl.lit('"}')))
     return whole.select(key=pl.col("id").cast(pl.String), value=value, id="id")
+
+
+class AnyLoad(Protocol):
+    """What is produced, in the order of its production: `id`, `n` and `gone`, and what its messages need."""
+
+    @property
+    def messages(self) -> int: ...
+
+    def batches(self) -> Iterator[pl.DataFrame]: ...
 
 
 class Fold:
@@ -108,7 +125,7 @@ class Fold:
         # Its number; -1 where the key is not there.
         self._last = np.full(limit, -1, dtype=np.int64)
 
-    def apply(self, load: Load) -> Fold:
+    def apply(self, load: AnyLoad) -> Fold:
         for batch in load.batches():
             numbers = batch["n"].to_numpy().copy()
             numbers[batch["gone"].to_numpy()] = -1
@@ -189,11 +206,13 @@ class Open:
         self.producer.commit_transaction(REQUEST_SECONDS)
 
 
-def produce(bootstrap: str, topic: str, load: Load) -> None:
-    """Produce the whole load and see that it arrived."""
+def produce(
+    bootstrap: str, topic: str, load: AnyLoad, made: Callable[[pl.DataFrame], pl.DataFrame] = messages
+) -> None:
+    """Produce the whole load and see that it arrived. `made` makes the messages of a batch."""
     before = sum(ends(bootstrap, topic))
     producer = _producer(bootstrap)
-    _send(producer, topic, load)
+    _send(producer, topic, load, made)
     arrived = sum(ends(bootstrap, topic)) - before
     if arrived != load.messages:
         raise Wrong(f"{arrived:,} of {load.messages:,} messages arrived in {topic}")
@@ -225,9 +244,11 @@ def _producer(bootstrap: str, **more: str | int) -> Producer:
     return Producer(settings | more)
 
 
-def _send(producer: Producer, topic: str, load: Load) -> None:
+def _send(
+    producer: Producer, topic: str, load: AnyLoad, make: Callable[[pl.DataFrame], pl.DataFrame] = messages
+) -> None:
     for batch in load.batches():
-        made = messages(batch)
+        made = make(batch)
         # A key stays in its partition whatever the load, as with any partitioner: else it would have no last
         # message. (A stride that PARTITIONS divides would put all keys into one.)
         for partition in range(PARTITIONS):

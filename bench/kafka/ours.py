@@ -78,12 +78,15 @@ class Ours:
         cursor = self._connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
-    def create(self, name: str, topic: str, formats: str = JSON, tick: str = "1s") -> None:
+    def create(
+        self, name: str, topic: str, formats: str = JSON, tick: str = "1s", envelope: str = "UPSERT"
+    ) -> None:
         """A source of the topic; the connection is made with the first one."""
         if not self._ids:
             self.execute(f"CREATE CONNECTION broker TO KAFKA (BROKER '{self.bootstrap}')")
         self.execute(
-            f"CREATE SOURCE {name} FROM KAFKA CONNECTION broker (TOPIC '{topic}') {formats} ENVELOPE UPSERT"
+            f"CREATE SOURCE {name} FROM KAFKA CONNECTION broker (TOPIC '{topic}') {formats} "
+            f"ENVELOPE {envelope}"
             f" WITH (TIMESTAMP INTERVAL '{tick}')"
         )
         ((self._ids[name],),) = self.execute(f"SELECT id FROM mz_sources WHERE name = '{name}'")
@@ -139,11 +142,11 @@ class Ours:
         columns = [[int(row[n]) for row in rows] for n in range(3)]
         return pl.DataFrame(dict(zip(("time", "partition", "value"), columns, strict=True)))
 
-    def rows(self, name: str) -> Generator[pl.DataFrame]:
-        """The whole relation, in pieces, as `Fold.check` takes it."""
+    def rows(self, name: str, key: str = "key") -> Generator[pl.DataFrame]:
+        """The whole relation, in pieces, as `Fold.check` takes it; `key` is an expression for its key."""
         waiting: list[bytes] = []
         size = 0
-        statement = f"COPY (SELECT key, data::text FROM {name}) TO STDOUT".encode()
+        statement = f"COPY (SELECT {key}, data::text FROM {name}) TO STDOUT".encode()
         with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
             for line in copy:
                 waiting.append(bytes(line))

@@ -139,7 +139,7 @@ class ChangeState:
         self._marks: dict[PartitionKey, ChangeMark] | None = None
         self._rows: dict[str, str] = {}
         # Whether the last unit had upserts: the next one is then read as upserts from the start.
-        self._upserts = True
+        self._upserts = False
         # Of the unit at hand, which was read once: where its pieces begin, and whether it has upserts.
         self._again: SettledChanges | None = None
         # How often the unit at hand was read again. Each time at least one more of its pieces is right.
@@ -216,13 +216,12 @@ def to_facts(settled: SettledChanges) -> dict[str, str]:
 
 
 def from_facts(rows: Mapping[str, str]) -> tuple[dict[PartitionKey, ChangeMark], bool]:
-    """A relation without facts begins with upserts: most begin with a snapshot."""
     marks = {
         json.loads(item[len(MARK) :]): _from_json(value)
         for item, value in rows.items()
         if item.startswith(MARK)
     }
-    return marks, UPSERTS in rows or not rows
+    return marks, UPSERTS in rows
 
 
 def _to_json(mark: ChangeMark) -> str:

@@ -1,0 +1,138 @@
+"""ENVELOPE DEBEZIUM beside DEBEZIUM UPSERT: the changes of one table as Debezium writes them, in JSON.
+
+Both read one topic, in turns, and both results are checked against the fold. And what the positions take: the
+state of ENVELOPE DEBEZIUM beside the collection, for tables of several sizes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from bench.kafka.load import Fold, Load, create_topic, produce, row_texts
+from bench.kafka.memory import Watch
+from bench.kafka.ours import Ours, ours
+from bench.report import Figure
+
+ENVELOPES = ("DEBEZIUM UPSERT", "DEBEZIUM")
+FORMATS = "KEY FORMAT JSON VALUE FORMAT JSON"
+FIRST_LSN = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The load as changes of a table: a key's first message creates its row, and only a row that is there is
+    deleted."""
+
+    load: Load
+
+    @property
+    def messages(self) -> int:
+        return self.load.messages
+
+    def batches(self) -> Iterator[pl.DataFrame]:
+        """As of `Load`, with `before`: the number of the change that made the row before; -1 without one."""
+        limit = self.load.keys * self.load.stride
+        last, there = np.full(limit, -1, np.int64), np.zeros(limit, np.bool_)
+        for batch in self.load.batches():
+            ids = batch["id"].to_numpy()
+            found = batch.with_columns(
+                known=pl.col("n").shift().over("id").fill_null(pl.Series(last[ids])),
+                raw=pl.col("gone").shift().over("id").fill_null(pl.Series(~there[ids])),
+            )
+            found = found.with_columns(gone=pl.col("gone") & (pl.col("known") >= 0) & ~pl.col("raw"))
+            found = found.with_columns(
+                empty=pl.col("gone").shift().over("id").fill_null(pl.Series(~there[ids]))
+            )
+            found = found.with_columns(before=pl.when("empty").then(-1).otherwise("known"))
+            last[ids] = found["n"].to_numpy()
+            there[ids] = ~found["gone"].to_numpy()
+            yield found.select("id", "n", "gone", "before")
+
+
+def messages(batch: pl.DataFrame) -> pl.DataFrame:
+    """`key` and `value` of a batch, as a connector for PostgreSQL writes them."""
+    before = row_texts(batch.select("id", n=pl.col("before")))
+    after = row_texts(batch.select("id", "n"))
+    lsn = pl.col("n") * 100 + FIRST_LSN
+    op = pl.when("gone").then(pl.lit("d")).when(pl.col("before") < 0).then(pl.lit("c")).otherwise(pl.lit("u"))
+    at = pl.col("n") + 1_700_000_000_000
+    parts: list[pl.Expr] = [
+        pl.lit('{"before":'), pl.when(pl.col("before") < 0).then(pl.lit("null")).otherwise("old"),
+        pl.lit(',"after":'), pl.when("gone").then(pl.lit("null")).otherwise("new"),
+        pl.lit(',"source":{"version":"3.6.2.Final","connector":"postgresql","name":"bench","ts_ms":'), at,
+        pl.lit(',"snapshot":"false","db":"bench","sequence":"[\\"'), lsn - 50, pl.lit('\\",\\"'), lsn,
+        pl.lit('\\"]","ts_us":'), at, pl.lit('000,"ts_ns":'), at,
+        pl.lit('000000,"schema":"public","table":"rows","txId":'), pl.col("n"), pl.lit(',"lsn":'), lsn,
+        pl.lit(',"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,"op":"'), op,
+        pl.lit('","ts_ms":'), at, pl.lit(',"ts_us":'), at, pl.lit('000,"ts_ns":'), at, pl.lit("000000}"),
+    ]  # fmt: skip
+    whole = batch.with_columns(old=before, new=after)
+    key = pl.concat_str(pl.lit('{"id":'), pl.col("id"), pl.lit("}"))
+    return whole.select("id", key=key, value=pl.concat_str(parts))
+
+
+def _rows(one: Ours, name: str) -> Generator[pl.DataFrame]:
+    return one.rows(name, key="data->>'id'")
+
+
+def _once(bootstrap: str, topic: str, envelope: str, fold: Fold) -> tuple[float, int, int]:
+    """Seconds from CREATE SOURCE until all can be read; bytes of the state beside the collection, on the disk
+    and as facts; and the server's memory at most."""
+    with ours(bootstrap) as one, Watch(one.server.pid) as watch:
+        began = time.monotonic()
+        one.create("s", topic, FORMATS, envelope=envelope)
+        one.caught_up("s", topic)
+        seconds = time.monotonic() - began
+        fold.check(_rows(one, "s"))
+        beside = _bytes(one.scratch) + sum(
+            _bytes(folder) for folder in (Path(one.server.data_dir) / "shards").glob("*-positions")
+        )
+    return seconds, beside, watch.peak.share
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def measure(bootstrap: str, *, quick: bool) -> list[Figure]:
+    changes = Changes(Load(50_000, 12_500) if quick else Load(2_000_000, 500_000))
+    create_topic(bootstrap, "changes")
+    produce(bootstrap, "changes", changes, messages)
+    fold = Fold(changes.load.keys * changes.load.stride).apply(changes)
+    rates: dict[str, list[float]] = {envelope: [] for envelope in ENVELOPES}
+    for _ in range(1 if quick else 3):
+        for envelope in ENVELOPES:
+            seconds, beside, memory = _once(bootstrap, "changes", envelope, fold)
+            rates[envelope].append(changes.messages / seconds)
+            told = f"{beside:,} bytes beside the collection, {memory / 1e9:.2f} GB of memory at most"
+            print(f"  {envelope}: {rates[envelope][-1]:,.0f} msg/s; {told}", flush=True)
+    middle = {envelope: statistics.median(found) for envelope, found in rates.items()}
+    ratio = middle["DEBEZIUM"] / middle["DEBEZIUM UPSERT"]
+    what = f"{changes.messages:,} changes of {changes.load.keys:,} keys, JSON"
+    figures = [Figure(f"{what}: ENVELOPE {name}", f"{rate:,.0f} msg/s", "") for name, rate in middle.items()]
+    return [*figures, Figure("DEBEZIUM against DEBEZIUM UPSERT", f"{ratio:.2f}x", ">= 1.3x", ratio >= 1.3)]
+
+
+def sizes(bootstrap: str, *, quick: bool) -> list[Figure]:
+    """The state beside collections of several sizes, each key created once."""
+    figures: list[Figure] = []
+    found: list[int] = []
+    for keys in (1_000, 10_000) if quick else (100_000, 1_000_000, 10_000_000):
+        topic = f"created-{keys}"
+        changes = Changes(Load(keys, keys, once=True))
+        create_topic(bootstrap, topic)
+        produce(bootstrap, topic, changes, messages)
+        _, beside, memory = _once(bootstrap, topic, "DEBEZIUM", Fold(keys).apply(changes))
+        found.append(beside)
+        told = f"{beside:,} bytes; the server {memory / 1e9:.2f} GB at most"
+        figures.append(Figure(f"{keys:,} keys: state beside the collection", told, ""))
+    ratio = max(found) / min(found)
+    figures.append(Figure("the largest against the smallest", f"{ratio:.2f}x", "<= 1.1x", ratio <= 1.1))
+    return figures
