@@ -18,7 +18,7 @@ from tidemill.sql import ast
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SessionSettings:
     variables: Variables
     transactions: Transactions
     identity: Identity
