@@ -12,7 +12,7 @@ from tidemill.engine.dml.commits import Commits
 from tidemill.engine.read.reader import Reader
 from tidemill.engine.read.waiting import Readiness
 from tidemill.engine.session.client_events import ClientEvents
-from tidemill.engine.session.execution import Execution
+from tidemill.engine.session.execution import StatementExecution
 from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.transaction import Transaction
@@ -42,7 +42,7 @@ def reader_of(
 ) -> Reader:
     """Its transaction has begun; a statement with that time-out in milliseconds runs."""
     variables, portals, interrupt = Variables({}), Portals(), Interrupt()
-    execution = Execution(POOL, interrupt, ClientEvents(variables))
+    execution = StatementExecution(POOL, interrupt, ClientEvents(variables))
     execution.notice = notice
     transactions = Transactions(NO_COMMITS, variables, portals, notice)
     began = started or datetime.now(UTC)

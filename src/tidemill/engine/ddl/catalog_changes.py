@@ -33,7 +33,7 @@ from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.audit.log import AuditLog
 from tidemill.engine.relations.kinds import statement_kind
 from tidemill.engine.session.catalog_view import CatalogView
-from tidemill.engine.session.execution import Execution
+from tidemill.engine.session.execution import StatementExecution
 from tidemill.engine.session.identity import Identity
 from tidemill.engine.session.plan import Action
 from tidemill.engine.session.transaction import Mode
@@ -47,7 +47,7 @@ from tidemill.types.model import Column, plain
 class CatalogChanges:
     """Changes of the catalog by one session's statements. `identity` owns what they create."""
 
-    execution: Execution
+    execution: StatementExecution
     transactions: Transactions
     identity: Identity
     catalog: Catalog

@@ -20,7 +20,7 @@ from tidemill.engine.read.local_rows import text_columns, text_rows
 from tidemill.engine.relations.system import SYSTEM_RELATIONS_BY_ID
 from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.durations import history_ms
-from tidemill.engine.session.execution import Execution
+from tidemill.engine.session.execution import StatementExecution
 from tidemill.engine.session.plan import Action, Plan
 from tidemill.errors import Internal, Notice, UndefinedObject, Unsupported
 from tidemill.inputs.queries import described
@@ -112,7 +112,7 @@ def _explained(catalog: CatalogState, item: MaterializedView) -> list[str]:
 
 
 def plan_explain_materialized_view(
-    view: CatalogView, execution: Execution, statement: ast.ExplainMaterializedView
+    view: CatalogView, execution: StatementExecution, statement: ast.ExplainMaterializedView
 ) -> Plan:
     item, _ = find_or_none(view, _KIND, statement.name, if_exists=False)
     if not isinstance(item, MaterializedView):

@@ -16,7 +16,7 @@ from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.ddl.catalog_changes import CatalogChanges, existing_at, find_or_none, renamed
 from tidemill.engine.ddl.defaults import default_text, default_value
 from tidemill.engine.ddl.kept_query import kept_text
-from tidemill.engine.dml.writer import Writer
+from tidemill.engine.dml.writer import StatementWriter
 from tidemill.engine.read import reading
 from tidemill.engine.read.reader import Reader
 from tidemill.engine.session.catalog_view import CatalogView
@@ -46,7 +46,7 @@ MAX_CASCADE_LINES = 100
 
 async def _alter_as_read(
     ddl: CatalogChanges,
-    writer: Writer,
+    writer: StatementWriter,
     planned: Table,
     work_out: Callable[[Table, int], tuple[ops.Op, pa.Table | None]],
 ) -> Outcome:
@@ -161,7 +161,7 @@ def _keys(statement: ast.CreateTable) -> tuple[Key, ...]:
 def plan_create_table_as(
     view: CatalogView,
     ddl: CatalogChanges,
-    writer: Writer,
+    writer: StatementWriter,
     statement: ast.CreateTableAs,
     types: Sequence[SqlType | None],
 ) -> Plan:
@@ -199,7 +199,7 @@ def plan_create_table_as(
 
 
 async def _rows_for_new_table(
-    view: CatalogView, writer: Writer, bound: BoundQuery, desc: RelationDesc, params: Sequence[Value]
+    view: CatalogView, writer: StatementWriter, bound: BoundQuery, desc: RelationDesc, params: Sequence[Value]
 ) -> pa.Table:
     rows = await reading.collect(writer.reader, view.state, bound, writer.limit, params)
     rows = rows.rename_columns(physical_names(desc))
@@ -293,7 +293,7 @@ def plan_rename(view: CatalogView, ddl: CatalogChanges, statement: ast.Rename) -
 
 
 def plan_alter_table(
-    view: CatalogView, ddl: CatalogChanges, writer: Writer, statement: ast.AlterTable
+    view: CatalogView, ddl: CatalogChanges, writer: StatementWriter, statement: ast.AlterTable
 ) -> Plan:
     item, notice = find_or_none(view, ast.ObjectKind.TABLE, statement.name, if_exists=statement.if_exists)
     if item is None:
@@ -344,7 +344,7 @@ def _find_column(table: Table, name: ast.Ident) -> Column:
 
 
 def _plan_add_column(
-    view: CatalogView, ddl: CatalogChanges, writer: Writer, table: Table, action: ast.AddColumn
+    view: CatalogView, ddl: CatalogChanges, writer: StatementWriter, table: Table, action: ast.AddColumn
 ) -> Plan:
     definition = action.column
     if definition.primary_key or definition.unique:
@@ -406,7 +406,7 @@ def _about(catalog: CatalogState, table: Table, column: str) -> About:
     return About(catalog.full_name(table)[-2], table.name, column)
 
 
-def _plan_set_not_null(ddl: CatalogChanges, writer: Writer, table: Table, column: Column) -> Plan:
+def _plan_set_not_null(ddl: CatalogChanges, writer: StatementWriter, table: Table, column: Column) -> Plan:
     op = ops.SetNotNullOp(table.id, column.name, True)
 
     async def act() -> Outcome:

@@ -10,7 +10,7 @@ from tidemill.engine.api import CopyIn, Outcome
 from tidemill.engine.ddl.defaults import default_column
 from tidemill.engine.dml.copy_options import copy_options
 from tidemill.engine.dml.table_writer import TableWriter
-from tidemill.engine.dml.writer import Writer
+from tidemill.engine.dml.writer import StatementWriter
 from tidemill.engine.dml.writes import target_columns
 from tidemill.engine.read.over_rows import over_rows
 from tidemill.engine.read.select import table_query
@@ -28,7 +28,12 @@ class TableSink:
     """Implements `api.CopySink`. Rows belong to the transaction and are not visible before it commits."""
 
     def __init__(
-        self, view: CatalogView, writer: Writer, target: TableWriter, at: list[int], where: BoundQuery | None
+        self,
+        view: CatalogView,
+        writer: StatementWriter,
+        target: TableWriter,
+        at: list[int],
+        where: BoundQuery | None,
     ) -> None:
         """`where`: a query that selects the rows to keep."""
         self._view = view
@@ -88,7 +93,7 @@ class TableSink:
         self._interrupt.end()
 
 
-def plan_copy_from(view: CatalogView, writer: Writer, statement: ast.CopyFrom) -> Plan:
+def plan_copy_from(view: CatalogView, writer: StatementWriter, statement: ast.CopyFrom) -> Plan:
     table = view.resolver().table(statement.table, "copy to")
     at = target_columns(table, statement.columns)
     columns = tuple(table.desc.columns[i] for i in at)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class StatementWriter:
     reader: Reader
     locks: WriteLocks
     parameters: SystemParameters

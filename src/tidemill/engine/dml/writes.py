@@ -18,7 +18,7 @@ from tidemill.engine.api import Complete, Outcome, Rows
 from tidemill.engine.ddl.defaults import default_trees
 from tidemill.engine.dml.returning import Returning, plan_returning
 from tidemill.engine.dml.table_writer import Columns, TableWriter
-from tidemill.engine.dml.writer import Writer
+from tidemill.engine.dml.writer import StatementWriter
 from tidemill.engine.read import reading
 from tidemill.engine.read.local_rows import stream
 from tidemill.engine.read.select import table_tree
@@ -38,7 +38,7 @@ Split = Callable[[Columns], tuple[Columns | None, Columns | None]]
 class WritePlan:
     """A statement that writes to one table."""
 
-    writer: Writer
+    writer: StatementWriter
     verb: str
     target: TableWriter
     catalog: CatalogState
@@ -105,7 +105,7 @@ class WritePlan:
 
 def _write_plan(
     view: CatalogView,
-    writer: Writer,
+    writer: StatementWriter,
     statement: ast.Insert | ast.Update | ast.Delete,
     table: Table,
     source: BoundQuery,
@@ -124,7 +124,7 @@ def _write_plan(
 
 
 def plan_insert(
-    view: CatalogView, writer: Writer, statement: ast.Insert, types: Sequence[SqlType | None]
+    view: CatalogView, writer: StatementWriter, statement: ast.Insert, types: Sequence[SqlType | None]
 ) -> Plan:
     table = view.resolver().table(statement.table, "insert into")
     target_columns(table, statement.columns)
@@ -175,7 +175,7 @@ def column_index(table: Table, name: ast.Ident) -> int:
 
 
 def plan_update(
-    view: CatalogView, writer: Writer, statement: ast.Update, types: Sequence[SqlType | None]
+    view: CatalogView, writer: StatementWriter, statement: ast.Update, types: Sequence[SqlType | None]
 ) -> Plan:
     table = view.resolver().table(statement.table, "update")
     if statement.from_ is not None:
@@ -218,7 +218,7 @@ def _placed(value: ast.Expr) -> exp.Expr:
 
 
 def plan_delete(
-    view: CatalogView, writer: Writer, statement: ast.Delete, types: Sequence[SqlType | None]
+    view: CatalogView, writer: StatementWriter, statement: ast.Delete, types: Sequence[SqlType | None]
 ) -> Plan:
     if statement.using is not None:
         _refuse_returning("DELETE ... USING", statement.returning)
@@ -232,7 +232,7 @@ def _refuse_returning(what: str, items: Sequence[ast.Expr]) -> None:
 
 
 def _removal(
-    view: CatalogView, writer: Writer, statement: ast.Delete, types: Sequence[SqlType | None]
+    view: CatalogView, writer: StatementWriter, statement: ast.Delete, types: Sequence[SqlType | None]
 ) -> WritePlan:
     table = view.resolver().table(statement.table, "delete from")
     # Removing all rows reveals nothing of their contents.
@@ -249,7 +249,7 @@ def _removal(
     return _write_plan(view, writer, statement, table, source, lambda rows: (rows, None))
 
 
-def plan_truncate(view: CatalogView, writer: Writer, statement: ast.Truncate) -> Plan:
+def plan_truncate(view: CatalogView, writer: StatementWriter, statement: ast.Truncate) -> Plan:
     for name in statement.tables:
         if isinstance(view.resolver().item(name), View):
             raise WrongObjectType(f'"{name.item}" is not a table', position=name.offset + 1)

@@ -13,7 +13,7 @@ from tidemill.inputs.opened import SystemRows
 from tidemill.inputs.queries import QueryRuntime
 
 if TYPE_CHECKING:
-    from tidemill.engine.session.execution import Execution
+    from tidemill.engine.session.execution import StatementExecution
     from tidemill.engine.session.transactions import Transactions
     from tidemill.engine.session.values import SessionValues
     from tidemill.engine.subscribe.subscriptions import Subscriptions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Reader:
     """`situation` gives the contents of the system relations for this session now."""
 
-    execution: Execution
+    execution: StatementExecution
     transactions: Transactions
     values: SessionValues
     runtime: QueryRuntime

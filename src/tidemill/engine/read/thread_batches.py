@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from tidemill.engine.session.execution import Execution
+from tidemill.engine.session.execution import StatementExecution
 
 
 class ThreadBatches:
@@ -14,7 +14,7 @@ class ThreadBatches:
 
     def __init__(
         self,
-        execution: Execution,
+        execution: StatementExecution,
         next_: Callable[[], pa.RecordBatch | None],
         cancel: Callable[[], None],
         close: Callable[[], None],

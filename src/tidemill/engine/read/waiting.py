@@ -32,7 +32,7 @@ MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What knows up to when relations are complete, and why not further. One per engine."""
+    """The parts that know up to when relations are complete, and why they are late. One per engine."""
 
     collections: Collections
     ingestion: Ingestion

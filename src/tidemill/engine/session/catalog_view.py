@@ -1,4 +1,4 @@
-"""A state of the catalog as a session sees it: what names mean, and what the session may do with it.
+"""A state of the catalog as one session sees it: its names, its privileges, the values of its functions.
 
 `planner` makes one for each statement and hands it to the module that plans the statement.
 """

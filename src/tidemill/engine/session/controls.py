@@ -11,14 +11,14 @@ from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Action
 from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.prepared_statements import Statements
-from tidemill.engine.session.settings import Settings
+from tidemill.engine.session.settings import SessionSettings
 from tidemill.engine.session.transactions import Transactions
 from tidemill.engine.session.variables import SYSTEM_PARAMETERS, setting_text, unknown_parameter
 from tidemill.errors import InvalidTransactionState, Notice
 from tidemill.sql import ast
 
 
-async def begin(settings: Settings, statement: ast.Begin) -> Outcome:
+async def begin(settings: SessionSettings, statement: ast.Begin) -> Outcome:
     if settings.transactions.current.explicit:
         settings.transactions.begin()
         settings.apply_modes(statement.modes)
@@ -29,14 +29,14 @@ async def begin(settings: Settings, statement: ast.Begin) -> Outcome:
     return Complete("START TRANSACTION" if statement.start else "BEGIN")
 
 
-async def commit(settings: Settings, statement: ast.Commit) -> Outcome:
+async def commit(settings: SessionSettings, statement: ast.Commit) -> Outcome:
     modes = _ending(settings.transactions, "COMMIT", chain=statement.chain)
     done = await settings.transactions.commit()
     _chain(settings, modes)
     return Complete("COMMIT" if done else "ROLLBACK")
 
 
-async def rollback(settings: Settings, statement: ast.Rollback) -> Outcome:
+async def rollback(settings: SessionSettings, statement: ast.Rollback) -> Outcome:
     modes = _ending(settings.transactions, "ROLLBACK", chain=statement.chain)
     settings.transactions.end(committed=False)
     _chain(settings, modes)
@@ -55,13 +55,13 @@ def _ending(transactions: Transactions, verb: str, *, chain: bool) -> ast.Transa
     return ast.TransactionModes(isolation=block.isolation, read_only=block.read_only) if chain else None
 
 
-def _chain(settings: Settings, modes: ast.TransactionModes | None) -> None:
+def _chain(settings: SessionSettings, modes: ast.TransactionModes | None) -> None:
     if modes is not None:
         settings.transactions.begin()
         settings.apply_modes(modes)
 
 
-async def set_transaction(settings: Settings, statement: ast.SetTransaction) -> Outcome:
+async def set_transaction(settings: SessionSettings, statement: ast.SetTransaction) -> Outcome:
     if statement.session:
         if statement.modes.isolation is not None:
             settings.set_default_isolation(statement.modes.isolation)
@@ -75,7 +75,7 @@ async def set_transaction(settings: Settings, statement: ast.SetTransaction) -> 
     return Complete("SET")
 
 
-async def set_variable(settings: Settings, statement: ast.SetVariable) -> Outcome:
+async def set_variable(settings: SessionSettings, statement: ast.SetVariable) -> Outcome:
     if statement.local:
         settings.transactions.warn_outside_block("SET LOCAL")
     value = None if statement.values is None else setting_text(statement.name, statement.values)
@@ -83,7 +83,7 @@ async def set_variable(settings: Settings, statement: ast.SetVariable) -> Outcom
     return Complete("SET")
 
 
-async def reset_variable(settings: Settings, statement: ast.ResetVariable) -> Outcome:
+async def reset_variable(settings: SessionSettings, statement: ast.ResetVariable) -> Outcome:
     if statement.name is None:
         settings.variables.reset_all()
     else:
@@ -111,7 +111,7 @@ async def alter_system(view: CatalogView, ddl: CatalogChanges, statement: ast.Al
 
 
 async def discard(
-    settings: Settings, statements: Statements, portals: Portals, statement: ast.Discard
+    settings: SessionSettings, statements: Statements, portals: Portals, statement: ast.Discard
 ) -> Outcome:
     if statement.kind is ast.DiscardKind.ALL:
         if settings.transactions.in_block:

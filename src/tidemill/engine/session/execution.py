@@ -22,7 +22,7 @@ T = TypeVar("T")
 SPARK_NOTICE_SECONDS = 0.5
 
 
-class Execution:
+class StatementExecution:
     def __init__(self, workers: ThreadPoolExecutor, interrupt: Interrupt, events: ClientEvents) -> None:
         self.interrupt = interrupt
         # Sends a notice to the client if its level passes client_min_messages.

@@ -73,7 +73,7 @@ def plan(
     match statement:
         case ast.Query():
             backends = Backends(view, s.execution.notice, s.engine.session)
-            on = acting.ActsOn(s.interrupt, settings, backends)
+            on = acting.CallTargets(s.interrupt, settings, backends)
             return acting.plan_query(view, reader, on, statement, types)
         case ast.Subscribe():
             return subscribing.plan_subscribe(view, reader, statement, types)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidemill.catalog.items import Table
 from tidemill.engine.api import Complete, Outcome
 from tidemill.engine.session.portals import Portals
-from tidemill.engine.session.settings import Settings
+from tidemill.engine.session.settings import SessionSettings
 from tidemill.engine.session.transaction import Mode, Transaction
 from tidemill.engine.session.transactions import Transactions
 from tidemill.engine.session.variables import Variables
@@ -44,7 +44,7 @@ class SavedState:
     portals: frozenset[str]
 
 
-async def savepoint(settings: Settings, portals: Portals, statement: ast.Savepoint) -> Outcome:
+async def savepoint(settings: SessionSettings, portals: Portals, statement: ast.Savepoint) -> Outcome:
     transaction = _block(settings.transactions, "SAVEPOINT")
     if len(transaction.savepoints) >= MAX_SAVEPOINTS:
         raise LimitExceeded(f"too many savepoints (limit {MAX_SAVEPOINTS})", hint="RELEASE some.")
@@ -61,7 +61,7 @@ async def release(transactions: Transactions, statement: ast.ReleaseSavepoint) -
     return Complete("RELEASE")
 
 
-async def rollback_to(settings: Settings, portals: Portals, statement: ast.RollbackTo) -> Outcome:
+async def rollback_to(settings: SessionSettings, portals: Portals, statement: ast.RollbackTo) -> Outcome:
     transaction = _block(settings.transactions, "ROLLBACK TO SAVEPOINT")
     at = _index(transaction, statement.name)
     _restore(settings.variables, portals, transaction, transaction.savepoints[at])

@@ -27,13 +27,13 @@ from tidemill.engine.api import (
     StartupOptions,
 )
 from tidemill.engine.ddl.catalog_changes import CatalogChanges
-from tidemill.engine.dml.writer import Writer
+from tidemill.engine.dml.writer import StatementWriter
 from tidemill.engine.live_system import situation
 from tidemill.engine.read.reader import Reader
 from tidemill.engine.read.result_stream import GuardedRows
 from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.client_events import ClientEvents
-from tidemill.engine.session.execution import Execution
+from tidemill.engine.session.execution import StatementExecution
 from tidemill.engine.session.identity import Identity
 from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.plan import Value, decode_params, no_parameter
@@ -42,7 +42,7 @@ from tidemill.engine.session.planning_pool import SHORT
 from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.prepared_statements import Statements
 from tidemill.engine.session.preparer import Preparer, aborted
-from tidemill.engine.session.settings import Settings
+from tidemill.engine.session.settings import SessionSettings
 from tidemill.engine.session.statement_cache import KeptStatement, PlanInputs
 from tidemill.engine.session.transactions import Transactions
 from tidemill.engine.session.values import SessionValues
@@ -94,12 +94,12 @@ class EngineSession:
         self.statements = Statements()  # of PREPARE and of the protocol
         self.interrupt = Interrupt()
         self._events = ClientEvents(variables)
-        self.execution = execution = Execution(engine.workers, self.interrupt, self._events)
+        self.execution = execution = StatementExecution(engine.workers, self.interrupt, self._events)
         self.transactions = transactions = Transactions(
             engine.commits, variables, self.portals, execution.notice
         )
         catalog, parameters = engine.catalog, engine.parameters
-        self.settings = Settings(variables, transactions, self.identity, catalog)
+        self.settings = SessionSettings(variables, transactions, self.identity, catalog)
         self.values = SessionValues(process_id, catalog, self.identity, variables, transactions, parameters)
         self.reader = Reader(
             execution,
@@ -110,7 +110,7 @@ class EngineSession:
             partial(situation, engine, self),
             engine.subscriptions,
         )
-        self.writer = Writer(self.reader, engine.write_locks, parameters)
+        self.writer = StatementWriter(self.reader, engine.write_locks, parameters)
         self.ddl = CatalogChanges(execution, transactions, self.identity, catalog, engine.audit)
         self._inputs = PlanInputs(catalog, variables, transactions, self.statements, self.portals)
         self.preparer = Preparer(engine.planning, partial(plan, self), self._inputs, self.interrupt)

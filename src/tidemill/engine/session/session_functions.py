@@ -28,7 +28,7 @@ from tidemill.engine.session.backends import Backends
 from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.plan import Plan, Value
-from tidemill.engine.session.settings import Settings
+from tidemill.engine.session.settings import SessionSettings
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sql import ast
 from tidemill.sql.functions.signature import statement_call
@@ -41,11 +41,11 @@ _ALLOWED = ("expressions", "kind", "from_", "joins", "where", "order", "limit", 
 
 
 @dataclass(frozen=True, slots=True)
-class ActsOn:
+class CallTargets:
     """What the functions of a session act on."""
 
     interrupt: Interrupt
-    settings: Settings
+    settings: SessionSettings
     backends: Backends
 
 
@@ -60,7 +60,7 @@ class Acting:
     hint: str
 
 
-async def _sleep(on: ActsOn, seconds: float | None) -> str | None:
+async def _sleep(on: CallTargets, seconds: float | None) -> str | None:
     """A cancel and the statement's time-out end the sleep; it uses no thread."""
     if seconds is None:
         return None
@@ -69,7 +69,7 @@ async def _sleep(on: ActsOn, seconds: float | None) -> str | None:
     return ""
 
 
-async def _sleep_for(on: ActsOn, span: Mapping[str, int] | None) -> str | None:
+async def _sleep_for(on: CallTargets, span: Mapping[str, int] | None) -> str | None:
     """An interval as seconds; months have 30 days."""
     if span is None:
         return None
@@ -77,11 +77,11 @@ async def _sleep_for(on: ActsOn, span: Mapping[str, int] | None) -> str | None:
     return await _sleep(on, days.total_seconds())
 
 
-async def _sleep_until(on: ActsOn, end: datetime | None) -> str | None:
+async def _sleep_until(on: CallTargets, end: datetime | None) -> str | None:
     return await _sleep(on, None if end is None else (end - datetime.now(UTC)).total_seconds())
 
 
-def _set_config(on: ActsOn, name: str | None, value: str | None, local: bool | None) -> str:
+def _set_config(on: CallTargets, name: str | None, value: str | None, local: bool | None) -> str:
     if name is None:
         raise InvalidValue("SET requires parameter name", sqlstate="22004")
     return on.settings.set(name, value, local=bool(local))
@@ -131,7 +131,7 @@ class ActingQuery:
     """In `query` the first argument of each call replaces the call, and the other arguments are at the
     end."""
 
-    on: ActsOn
+    on: CallTargets
     query: CatalogQueryPlan | QueryPlan
     calls: Sequence[SessionCall]
     width: int
@@ -180,7 +180,7 @@ class ActingQuery:
         return Rows(self.columns, stream(pa.Table.from_arrays(shown, names=table.schema.names[: self.width])))
 
 
-async def _called(call: SessionCall, on: ActsOn, args: Sequence[Any]) -> Any:
+async def _called(call: SessionCall, on: CallTargets, args: Sequence[Any]) -> Any:
     made = call.function.call(on, *args)
     return await made if inspect.isawaitable(made) else made
 
@@ -188,7 +188,7 @@ async def _called(call: SessionCall, on: ActsOn, args: Sequence[Any]) -> Any:
 def plan_query(
     view: CatalogView,
     reader: Reader,
-    on: ActsOn,
+    on: CallTargets,
     query: ast.Query,
     types: Sequence[SqlType | None],
 ) -> Plan:

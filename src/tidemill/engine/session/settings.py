@@ -1,4 +1,4 @@
-"""SET and its kin: the variables of a session, with those that mean something outside of them.
+"""Changes of a session's settings: SET, RESET, set_config and the modes of transactions.
 
 One per session. Promises that a role, a database or a mode of the transaction is checked before it is set.
 """
@@ -18,7 +18,7 @@ from tidemill.sql import ast
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SessionSettings:
     variables: Variables
     transactions: Transactions
     identity: Identity

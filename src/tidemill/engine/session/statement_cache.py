@@ -50,7 +50,7 @@ _ANALYSED = (
 
 
 class PlanInputs(NamedTuple):
-    """What plans of a session are made from now. One per session."""
+    """The current inputs of plans. One per session."""
 
     catalog: Catalog
     variables: Variables

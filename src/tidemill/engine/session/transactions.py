@@ -1,5 +1,5 @@
-"""The transactions of a session, one after another: how they begin and end, and what the running statement is
-within its transaction.
+"""The transactions of a session: how they begin and end, and the state of the running statement in its
+transaction.
 
 Owned by `session.EngineSession`. Promises that the end of a transaction ends its variables and portals too.
 """

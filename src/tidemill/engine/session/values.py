@@ -1,6 +1,6 @@
 """The values of a session's functions (current_user, now(), current_setting and so on).
 
-One per session; binding and running a query ask it. The result is kept: see `info`.
+One per session. Queries are bound and run with `info`, whose last result is kept.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill.sql.functions.rowwise import by_row, row_function
 from tidemill.sql.functions.signature import function, not_yet
-from tidemill.sql.scalar import strings
+from tidemill.sql.scalar import inputs, strings
 from tidemill.types.model import BOOL, INT4, INT8, TEXT, array
 
 
@@ -25,6 +25,7 @@ def _install() -> None:
     by_row("unistr", (TEXT,), TEXT, strings.unistr)
     by_row("parse_ident", (TEXT,), array(TEXT), strings.parse_ident)
     by_row("parse_ident", (TEXT, BOOL), array(TEXT), strings.parse_ident)
+    by_row("pg_input_is_valid", (TEXT, TEXT), BOOL, inputs.is_valid)
     by_row("chr", (INT4,), TEXT, strings.character)
     not_yet("to_ascii casefold unicode_assigned string_to_table")
 

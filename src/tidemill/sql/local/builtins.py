@@ -13,7 +13,7 @@ from tidemill.sql.local.functions import Declared, Function
 from tidemill.sql.local.jsons import json_object, json_text
 from tidemill.sql.local.model import LocalTooLarge
 from tidemill.sql.names import quote_ident
-from tidemill.sql.scalar import regexes, sizes, strings
+from tidemill.sql.scalar import inputs, regexes, sizes, strings
 from tidemill.types import model
 from tidemill.types.model import BOOL, INT4, INT8, JSONB, NUMERIC, TEXT, Column
 
@@ -222,6 +222,7 @@ _FUNCTIONS: list[Function] = [
     _f("_pg_expandarray", (_A,), _EXPANDED, _expand, rows=True),
     *(_f("pg_size_pretty", (t,), TEXT, sizes.pretty, typed=True, exact=True) for t in (INT8, NUMERIC)),
     _f("pg_size_bytes", (TEXT,), INT8, sizes.in_bytes),
+    _f("pg_input_is_valid", (TEXT, TEXT), BOOL, inputs.is_valid),
     _f("pg_encoding_to_char", (INT4,), model.NAME, lambda n: _ENCODINGS.get(n, "")),
     *(
         _f(name, (_ANY,), JSONB, json_object, variadic=True, lenient=True, json=True)

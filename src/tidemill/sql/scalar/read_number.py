@@ -31,7 +31,8 @@ def to_number(text: str, template: str) -> Decimal | None:
 class _Reader:
     def __init__(self, picture: NumberPicture, text: str) -> None:
         self.p = picture
-        self.text = text
+        # Its bytes: a digit's position takes one byte, also of a longer character.
+        self.text = text.encode().decode("latin-1")
         self.at = 0
         self.sign = " "
         self.digits = ""
@@ -44,7 +45,7 @@ class _Reader:
             if self.at >= len(self.text):
                 break
             if not word:
-                self.at += 1
+                self.at += self._width()
             elif word in ("9", "0", ".", "D"):
                 self._part(word)
                 self.at += 1
@@ -58,8 +59,13 @@ class _Reader:
 
     def _skip(self, count: int) -> None:
         while count > 0 and self.at < len(self.text) and self.text[self.at] not in _DATA:
-            self.at += 1
+            self.at += self._width()
             count -= 1
+
+    def _width(self) -> int:
+        """The bytes of the character that begins here."""
+        first = ord(self.text[self.at])
+        return 1 if first < 0xC0 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
 
     def _word(self, word: str) -> None:
         ch = self.text[self.at]
@@ -121,7 +127,7 @@ class _Reader:
 
     def _sign_behind(self, read: bool) -> None:
         following = self.text[self.at + 1 : self.at + 2]
-        if self.p.sign and read and following and not following.isdigit():
+        if self.p.sign and read and following and following not in "0123456789":
             if following in "+-":
                 self.sign = following
                 self.at += 1

@@ -46,7 +46,7 @@ _STABLE = frozenset(
 _STABLE_NAMES = words(
     """
     array_to_json json_agg json_agg_strict json_object_agg json_object_agg_strict jsonb_agg jsonb_agg_strict
-    make_timestamptz row_to_json to_char to_json
+    make_timestamptz pg_input_is_valid row_to_json to_char to_json
     """
 )
 
