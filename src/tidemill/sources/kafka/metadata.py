@@ -25,6 +25,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (
     AdminClient,
+    ConfigResource,
     OffsetSpec,  # pyright: ignore[reportPrivateImportUsage]
 )
 
@@ -49,6 +50,7 @@ _PAUSE_SECONDS = 0.05
 _LISTEN_SECONDS = 0.1
 
 _NO_TOPIC = frozenset((KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID))
+_NOT_ALLOWED = frozenset((KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED))
 _NO_LEADER = frozenset(
     (
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -120,6 +122,20 @@ class Admin:
         """The first offset of each partition whose timestamp is `ms` or later; -1 if there is none. Raises
         NoTopic, Unreachable."""
         return self._offsets(topic, partitions, OffsetSpec.for_timestamp(ms), seconds)
+
+    def compacted(self, topic: str, seconds: float) -> bool:
+        """Whether the brokers remove records whose key has later ones. False if the client may not ask."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        self._complaints.clear()
+        future = self._client.describe_configs([resource], request_timeout=seconds)[resource]
+        try:
+            found = self._result(future, topic, seconds)
+        except UpstreamError as error:
+            cause = error.__cause__
+            if isinstance(cause, KafkaException) and _error(cause).code() in _NOT_ALLOWED:
+                return False
+            raise
+        return "compact" in str(found["cleanup.policy"].value).split(",")
 
     def topics(self, seconds: float) -> list[str]:
         """The names of all topics, up to a limit. Raises Unreachable."""
@@ -239,6 +255,11 @@ def describe_topic(connection: Mapping[str, Any], topic: str) -> TopicInfo:
     starts = admin.starts(topic, identity.partitions, CREATE_SECONDS)
     ends = admin.ends(topic, identity.partitions, CREATE_SECONDS)
     return TopicInfo(identity.topic_id, {p: (starts[p], ends[p]) for p in identity.partitions})
+
+
+def is_compacted(connection: Mapping[str, Any], topic: str) -> bool:
+    """As `Admin.compacted`."""
+    return Admin(connection).compacted(topic, CREATE_SECONDS)
 
 
 def offsets_for_time(connection: Mapping[str, Any], topic: str, ms: int) -> dict[int, int]:

@@ -29,6 +29,10 @@ def topic_info(connection: Mapping[str, Any], topic: str) -> TopicInfo:
     return asking(lambda: metadata.describe_topic(connection, topic))
 
 
+def is_compacted(connection: Mapping[str, Any], topic: str) -> bool:
+    return asking(lambda: metadata.is_compacted(connection, topic))
+
+
 def offsets_for_time(connection: Mapping[str, Any], topic: str, ms: int) -> dict[int, int]:
     return asking(lambda: metadata.offsets_for_time(connection, topic, ms))
 

@@ -15,11 +15,11 @@ from tidemill.catalog.connections import KAFKA
 from tidemill.catalog.items import Source
 from tidemill.engine.ddl.connection_kinds.kafka import check_addresses
 from tidemill.engine.ddl.connection_options import split_addresses
-from tidemill.engine.ddl.upstreams.connection_check import offsets_for_time, topic_info
+from tidemill.engine.ddl.upstreams.connection_check import is_compacted, offsets_for_time, topic_info
 from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput, describe_output
 from tidemill.engine.session.durations import milliseconds
-from tidemill.errors import InvalidValue, SyntaxError_, UndefinedObject, Unsupported
+from tidemill.errors import InvalidValue, SyntaxError_, TidemillError, UndefinedObject, Unsupported
 from tidemill.sources.kafka.dead_letters import twin_output
 from tidemill.sources.kafka.layout import OFFSETS
 from tidemill.sources.kafka.metadata import TopicInfo
@@ -55,6 +55,8 @@ def describe_kafka(statement: ast.CreateSource, kafka: Kafka, context: DescribeC
     output = _output(topic, statement.messages, context)
     letters = None if output is None else output.dead_letters
     info = topic_info(reached, topic) if statement.validate else None
+    if info is not None and output is not None and output.output.changes and is_compacted(reached, topic):
+        raise _compacted(topic)
     definition = {
         "kind": KAFKA,
         "connection": kept,
@@ -77,6 +79,16 @@ def describe_kafka(statement: ast.CreateSource, kafka: Kafka, context: DescribeC
         None if output is None else output.envelope,
         tuple(dict.fromkeys(needed)),
         None if letters is None else twin_output(letters["name"]),
+    )
+
+
+def _compacted(topic: str) -> TidemillError:
+    return TidemillError(
+        f'topic "{topic}" is compacted',
+        detail="ENVELOPE DEBEZIUM needs every change since the snapshot, and compaction removes changes.",
+        hint="Set cleanup.policy of the topic to delete, or use ENVELOPE DEBEZIUM UPSERT. "
+        "If nothing was removed yet, WITH (VALIDATE = false) does without the check.",
+        sqlstate="55000",
     )
 
 
