@@ -25,7 +25,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (
     AdminClient,
-    ConfigResource,
+    ConfigResource,  # pyright: ignore[reportPrivateImportUsage]
     OffsetSpec,  # pyright: ignore[reportPrivateImportUsage]
 )
 
