@@ -45,6 +45,14 @@ KNOWN = (
         "E .*C=34000",
     ),
     Known("EXECUTE is looked at when it is prepared", "P . EXECUTE", "1", "E .*C=(42601|0A000)"),
+    # docs/protocol.md; PostgreSQL sends rows to a client that was told of others, or of none.
+    Known("an EXECUTE that has changed since it was described fails", "(^|; )E ", "[DC] ", "E .*C=0A000"),
+    Known(
+        "PostgreSQL warns that it did not clean up a portal that was bound in a failed block",
+        ".*",
+        "N S=WARNING V=WARNING C=01000",
+        "C ROLLBACK",
+    ),
     Known("FETCH from a portal that has no rows", ".*", "E .*C=XX000", "E .*C=55000"),
     Known("an empty statement begins no pipeline", r"P \S  ;;", "E .*C=25P01", "C DECLARE"),
     Known("EXECUTE of a prepared BEGIN begins nothing", "EXECUTE", "Z I", "Z [TE]"),

@@ -284,7 +284,8 @@ def plan_fetch(portals: Portals, interrupt: Interrupt, run: RunPrepared, stateme
                 return Complete(f"MOVE {int(cursor.on_row)}")
             if cursor.on_row and current is None:
                 raise InvalidTransactionState("cursor can only scan forward", sqlstate="55000")
-            return Rows(columns, AtHand(iter([] if current is None else [current])), tag="FETCH")
+            again = AtHand(iter([] if current is None else [current]))
+            return Rows(columns, again, tag="FETCH", binary=portal.binary)
         rows = cursor.fetch(statement.count, None if timeout is None else timeout / 1000)
         if statement.move:
             return Complete(f"MOVE {sum([b.num_rows async for b in rows])}")

@@ -22,7 +22,7 @@ from tidemill.engine.api import (
     cannot_run,
     same_result,
 )
-from tidemill.errors import InvalidValue, ResultChanged
+from tidemill.errors import Internal, InvalidValue, ResultChanged
 from tidemill.server.limits import result_limit
 from tidemill.server.pgwire import messages as m
 from tidemill.server.pgwire import replies
@@ -131,6 +131,10 @@ class Extended:
         if not isinstance(portal, WirePortal):
             with self._execution.reading():
                 return await self._fetch(message)
+        if not portal.prepared.verb:
+            # As in PostgreSQL, the empty statement can be executed again and again, in a failed block too.
+            self._line.outbox.put(replies.EMPTY_QUERY)
+            return None
         with self._execution.running(portal.prepared):
             if portal.failed:
                 failed_block = self._session.transaction_status == "E"
@@ -160,8 +164,7 @@ class Extended:
             case Complete():
                 return outcome.tag
             case EmptyQuery():
-                self._line.outbox.put(replies.EMPTY_QUERY)
-                return None
+                raise Internal("an empty statement was started")
             case Rows():
                 # The portal owns the rows before anything can fail: dropping the portal releases them.
                 limit = partial(result_limit, self._session)
