@@ -9,8 +9,10 @@ beside PostgreSQL, with the same rows, tags and SQLSTATEs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 
 import pgframes as f
 import pytest
@@ -39,21 +41,30 @@ def seeds(request: pytest.FixtureRequest) -> range:
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
-    """Of a server with its caches and of one without."""
+    """Of a server with its caches and of one without. Both are sent the same and nothing else: memberships of
+    roles and the numbers of relations depend on all that was sent before."""
     home = tmp_path_factory.mktemp("sequences")
-    servers = [
-        ServerProcess(home / "with"),
-        ServerProcess(home / "without", {"TIDEMILL_TEST_CACHES": "off"}),
-    ]
+    with _server(home / "with") as ours, _server(home / "without", {"TIDEMILL_TEST_CACHES": "off"}) as plain:
+        yield ours, plain
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Of the server that is compared with PostgreSQL."""
+    with _server(tmp_path_factory.mktemp("sequences") / "beside") as port:
+        yield port
+
+
+@contextmanager
+def _server(home: Path, env: Mapping[str, str] | None = None) -> Generator[int]:
+    server = ServerProcess(home, env)
+    server.spark = False
     try:
-        for server in servers:
-            server.spark = False
-            server.start()
-            _execute(server.sql_port, *SETUP)
-        yield servers[0].sql_port, servers[1].sql_port
+        server.start()
+        _execute(server.sql_port, *SETUP)
+        yield server.sql_port
     finally:
-        for server in servers:
-            server.close()
+        server.close()
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +122,9 @@ def test_caches_do_not_change_an_answer(ports: tuple[int, int], seeds: range) ->
         plain.close()
 
 
-def test_sequences_beside_postgres(ports: tuple[int, int], socket_path: str, seeds: range) -> None:
+def test_sequences_beside_postgres(port: int, socket_path: str, seeds: range) -> None:
     for seed in seeds:
-        ours, theirs = Player(ports[0], f"pg_{seed}"), Player(socket_path, f"pg_{seed}")
+        ours, theirs = Player(port, f"pg_{seed}"), Player(socket_path, f"pg_{seed}")
         lines = sequence(seed, LENGTH, beside_postgres=True)
         for n, line in enumerate(lines):
             got, expected = _outcome(ours.play(line)), _outcome(theirs.play(line))
