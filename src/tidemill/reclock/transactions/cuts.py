@@ -126,12 +126,28 @@ class TransactionCuts:
             keys = announced.keys[order]
             at = np.minimum(np.searchsorted(keys, runs.keys), unknown - 1)
             places = np.where(keys[at] == runs.keys, order[at], places)
-        # What could announce it would have been read.
-        past = self.log.is_past(runs.numbers, runs.origins) & (runs.times <= self.log.latest)
-        free = (runs.keys == FREE) | ((places == unknown) & past)
+        # What announces these would have been read.
+        settled = (places == unknown) & (runs.times <= self.log.latest)
+        past = settled & self.log.is_past(runs.numbers, runs.origins)
+        if self.log.open is not None:
+            settled &= runs.keys != self.log.open.key
+        places = self._with_next(runs, places, settled & ~past)
+        free = (runs.keys == FREE) | past
         if self.given_up:
             free |= (places == unknown) & np.isin(runs.keys, list(self.given_up))
         return np.where(free, -1, places)
+
+    def _with_next(self, runs: ChangeRuns, places: np.ndarray, unended: np.ndarray) -> np.ndarray:
+        """Statements like MariaDB's TRUNCATE have no END: their changes are shown with the next transaction.
+        PostgreSQL has none of these, and its numbers do not tell."""
+        announced, places = self.log.announced, places.copy()
+        for code in np.unique(runs.origins[unended & (runs.origins != 0)]).tolist():
+            mine = np.flatnonzero(unended & (runs.origins == code))
+            at = np.flatnonzero(announced.origins == code)
+            reached = np.maximum.accumulate(announced.numbers[at])
+            after = np.searchsorted(reached, runs.numbers[mine] + 1, side="right")
+            places[mine] = np.append(at, len(announced))[after]
+        return places
 
     def _in_order(self, topic: TopicChanges, partition: PartitionChanges, places: np.ndarray) -> np.ndarray:
         """The cuts that leave no change of an earlier transaction behind one of a later."""
