@@ -39,6 +39,7 @@ VALUES = (
     *("010", "0x10", "0x", "1e3", "1e400", "inf", "nan", "-99999999999", "99999999999", "1e20"),
     *("1s", "1.5h", "1 MB", "10x", "100000d", "1.0001MB", "70 kB", "1us", "1500us", "90min", "1 B", "a,,b"),
     *("iso", "iso, ymd", "hex", "escape", "md5", "latin1", "utf-8", "debug", "info", "INFO", "sql_standard"),
+    *("é", "a\tb\x7fc", "日本 \\x41"),
     *("serializable", "Read Committed", "local", "heap", "document", "replica", "partition", "auto"),
 )
 # Not in PostgreSQL, or not given to its SET; roles are another matter.

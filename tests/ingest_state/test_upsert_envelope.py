@@ -156,6 +156,7 @@ def test_every_kind_is_a_key_here() -> None:
         model.Kind.UNKNOWN,
         model.Kind.QCHAR,
         model.Kind.REGPROC,
+        model.Kind.VOID,
     }
 
 

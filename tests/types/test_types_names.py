@@ -87,6 +87,7 @@ def test_spellings(text: str, expected: SqlType) -> None:
         ("foo", "42704", 'type "foo" does not exist'),
         ("json", "0A000", "type json is not supported"),
         ("serial", "0A000", "type serial is not supported"),
+        ("regclass", "0A000", "type regclass is not supported here"),
         ("pg_catalog.money", "0A000", "type money is not supported"),
         ("public.foo", "42704", 'type "public.foo" does not exist'),
         ('"Int4"', "42704", 'type "Int4" does not exist'),

@@ -62,6 +62,7 @@ _PLAIN: dict[Kind, pa.DataType] = {
     Kind.NAME: pa.string(),
     Kind.QCHAR: pa.string(),
     Kind.UNKNOWN: pa.string(),
+    Kind.VOID: pa.string(),
     Kind.JSONB: pa.string(),
     Kind.BYTEA: pa.binary(),
     Kind.UUID: pa.binary(),

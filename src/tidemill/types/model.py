@@ -41,6 +41,7 @@ class Kind(Enum):
     NAME = "name"
     QCHAR = "char"  # PostgreSQL's "char", one byte; only in its catalogs, never in a stored column
     REGPROC = "regproc"  # the name of a function in its catalogs; never in a stored column
+    VOID = "void"  # the result of a function that is called for its effect; never in a stored column
     UNKNOWN = "unknown"  # an untyped literal or parameter before it takes its context's type
     ARRAY = "array"
     LIST = "list"
@@ -120,6 +121,7 @@ OID = SqlType(Kind.OID)
 NAME = SqlType(Kind.NAME)
 QCHAR = SqlType(Kind.QCHAR)
 REGPROC = SqlType(Kind.REGPROC)
+VOID = SqlType(Kind.VOID)
 UNKNOWN = SqlType(Kind.UNKNOWN)
 
 

@@ -67,6 +67,13 @@ _ABSENT = frozenset(
     }
 )
 _SERIAL = frozenset({"bigserial", "serial", "serial2", "serial4", "serial8", "smallserial"})
+# The names of OIDs, which only catalog queries have (`sql.local`).
+_OBJECTS = frozenset(
+    {
+        *("regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper", "regoperator"),
+        *("regproc", "regprocedure", "regrole", "regtype"),
+    }
+)
 
 
 def no_such_type(name: str) -> TidemillError:
@@ -80,6 +87,9 @@ def no_such_type(name: str) -> TidemillError:
         return Unsupported(
             f"type {name} is not supported", hint="text keeps such values as they are written."
         )
+    if name in _OBJECTS:
+        hint = "Only queries over system relations, or over none, have it; views and tables do not."
+        return Unsupported(f"type {name} is not supported here", hint=hint)
     return UndefinedObject(f'type "{name}" does not exist', sqlstate="42704")
 
 

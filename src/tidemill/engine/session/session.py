@@ -132,7 +132,8 @@ class EngineSession:
             "session_authorization": options.user,
         }
         if options.application_name:
-            initial["application_name"] = options.application_name
+            label = SESSION_VARIABLES["application_name"]
+            initial[label.name] = label.checked(options.application_name)
         for name, value in options.settings.items():
             variable = SESSION_VARIABLES.get(name.lower())
             if variable is not None and not variable.read_only:

@@ -33,7 +33,7 @@ from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sql import ast
 from tidemill.sql.functions.signature import statement_call
 from tidemill.types.arrow import arrow_type
-from tidemill.types.model import BOOL, TEXT, Column, SqlType
+from tidemill.types.model import BOOL, TEXT, VOID, Column, SqlType
 
 # The clauses that a query with such calls may have beside its select list: they keep the number of calls
 # defined.
@@ -107,10 +107,10 @@ _FUNCTIONS: Mapping[str, Acting] = {
         _set_config,
         "Write SELECT set_config(name, value, is_local), without a relation of your own.",
     ),
-    "pg_sleep": Acting((exp.DType.DOUBLE,), TEXT, _sleep, _ALONE.format("pg_sleep(seconds)")),
-    "pg_sleep_for": Acting((exp.DType.INTERVAL,), TEXT, _sleep_for, _ALONE.format("pg_sleep_for(interval)")),
+    "pg_sleep": Acting((exp.DType.DOUBLE,), VOID, _sleep, _ALONE.format("pg_sleep(seconds)")),
+    "pg_sleep_for": Acting((exp.DType.INTERVAL,), VOID, _sleep_for, _ALONE.format("pg_sleep_for(interval)")),
     "pg_sleep_until": Acting(
-        (exp.DType.TIMESTAMPTZ,), TEXT, _sleep_until, _ALONE.format("pg_sleep_until(time)")
+        (exp.DType.TIMESTAMPTZ,), VOID, _sleep_until, _ALONE.format("pg_sleep_until(time)")
     ),
 }
 for _function, _acting in _FUNCTIONS.items():

@@ -38,6 +38,16 @@ def text(name: str, value: str) -> str:
     return value
 
 
+# In a label that other sessions and logs show, PostgreSQL keeps printable ASCII only.
+_UNPRINTABLE = re.compile(rb"[^ -~]")
+
+
+def printable(name: str, value: str) -> str:
+    """All other bytes of the value as `\\xNN`."""
+    del name
+    return _UNPRINTABLE.sub(lambda found: b"\\x%02x" % ord(found[0]), value.encode()).decode()
+
+
 # PostgreSQL accepts any prefix of these words, except `o`.
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 

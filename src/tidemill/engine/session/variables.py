@@ -25,6 +25,7 @@ from tidemill.engine.session.setting_checks import (
     nothing_else,
     one_of,
     only,
+    printable,
     schemas,
     text,
     timezone,
@@ -106,7 +107,7 @@ _SESSION = [
         one_of(("blank", "underscore")),
         "Whether mz_state of SUBSCRIBE says `key violation` or `key_violation`.",
     ),
-    Variable("application_name", "", text, "What the client calls itself.", reported=True),
+    Variable("application_name", "", printable, "What the client calls itself.", reported=True),
     Variable("bytea_output", "hex", only("hex", one_of(("escape", "hex"))), "How bytea is shown."),
     Variable("client_encoding", "UTF8", utf8, "The client's encoding.", reported=True),
     Variable(

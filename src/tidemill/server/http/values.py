@@ -34,7 +34,7 @@ from tidemill.types.model import Column, Kind, SqlType
 MAX_SAFE_INTEGER = 2**53
 _SMALL = (Kind.INT2, Kind.INT4, Kind.UINT2, Kind.UINT4)
 _LARGE = (Kind.INT8, Kind.OID, Kind.MZ_TIMESTAMP)
-_STRINGS = (Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.UNKNOWN)
+_STRINGS = (Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.UNKNOWN, Kind.VOID)
 # The characters that JSON escapes, other than the quote and the backslash.
 _CONTROL = r"[\x00-\x1f]"
 

@@ -34,7 +34,7 @@ from tidemill.types.wire.calendar import (
 from tidemill.types.wire.columns import InvalidField, as_text
 from tidemill.types.wire.oids import MZ_TIMESTAMP_PRECISION
 
-_STRINGS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.UNKNOWN}
+_STRINGS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.UNKNOWN, Kind.VOID}
 _NESTED = {Kind.ARRAY, Kind.LIST, Kind.MAP, Kind.RECORD}
 # The types on the wire, in big-endian order.
 _FIXED: dict[Kind, str] = {

@@ -38,6 +38,7 @@ _KINDS: dict[Kind, tuple[int, int, int]] = {
     Kind.INTERVAL: (1186, 1187, 16),
     Kind.NUMERIC: (1700, 1231, -1),
     Kind.RECORD: (2249, 2287, -1),
+    Kind.VOID: (2278, 0, 4),
     Kind.UUID: (2950, 2951, 16),
     Kind.JSONB: (3802, 3807, -1),
     Kind.LIST: (16384, 16386, -1),

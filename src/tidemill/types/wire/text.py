@@ -22,7 +22,7 @@ from tidemill.types.wire.output_numbers import decimal_text, float_text
 from tidemill.types.wire.output_times import date_text, interval_text, time_text, timestamp_text
 
 # Text is bytes on the wire, for all types.
-_STRINGS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.UNKNOWN, Kind.JSONB}
+_STRINGS = {Kind.TEXT, Kind.VARCHAR, Kind.CHAR, Kind.NAME, Kind.QCHAR, Kind.UNKNOWN, Kind.VOID, Kind.JSONB}
 _INTEGERS = {Kind.INT2, Kind.INT4, Kind.INT8, Kind.UINT2, Kind.UINT4, Kind.MZ_TIMESTAMP, Kind.OID}
 
 # Two digits for each byte, as one 16-bit unit, so that one lookup returns both.
