@@ -110,12 +110,15 @@ def _introduce(stack: Stack, *, kept: str | None) -> None:
     if stack.postgres:
         lines += [
             "",
-            "Every table of PostgreSQL's schema public is a topic dev.public.<table>, once it has a row.",
+            "Debezium writes the rows of each table in PostgreSQL's schema public to a topic",
+            "dev.public.<table>, and the transactions to dev.transaction. The tables accounts and",
+            "transfers are there. For your own, first: ALTER TABLE t REPLICA IDENTITY FULL;",
         ]
-    lines += ["", "In Tidemill:", "", *(f"  {statement}" for statement in stack.statements())]
-    example = stack.example()
-    if example:
-        lines += ["", "and for a table people:", "", *(f"  {line}" for line in example.splitlines())]
+    statements = [*stack.statements(), *stack.example()]
+    lines += ["", "In Tidemill:", ""]
+    lines += [f"  {line}" for statement in statements for line in statement.splitlines()]
+    if stack.postgres:
+        lines += ["", "and then in PostgreSQL:", "", f"  {stack.change()}"]
     where = f"It is kept in {kept}." if kept is not None else "All of it is forgotten then (see --data-dir)."
     print("\n".join([*lines, "", f"Ctrl-C ends it. {where}"]), flush=True)
 

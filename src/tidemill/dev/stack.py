@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemill.dev import bank
 from tidemill.dev.broker import Broker
 from tidemill.dev.connect import Connect, debezium
 from tidemill.dev.jars import AVRO_CONVERTER, BROKER, CONNECT, DEBEZIUM_POSTGRES, REGISTRY, Progress, fetch
@@ -71,10 +72,14 @@ class Stack:
                 tell(f"starting {program.name}")
                 program.start()
             if self.connect and self.postgres:
+                created = bank.create_tables(self.postgres)
                 tell("starting Debezium")
                 # All tables of the schema, including future ones.
                 config = debezium(PREFIX, self.postgres, [r"public\..*"], registry=self.registry)
                 self.connect.create(PREFIX, config | {"publication.autocreate.mode": "all_tables"})
+                if created:
+                    tell("waiting for the first rows")
+                    bank.transfer_once(self.postgres, self.broker, PREFIX)
         except BaseException:
             self.stop()
             raise
@@ -109,12 +114,17 @@ class Stack:
             )
         return out
 
-    def example(self) -> str:
-        """A source over one table of PostgreSQL; empty without Debezium."""
+    def example(self) -> list[str]:
+        """Statements that read two tables of PostgreSQL; none without Debezium."""
         if not self.connect:
-            return ""
-        return (
-            f"CREATE SOURCE people FROM KAFKA CONNECTION kafka (TOPIC '{PREFIX}.public.people')\n"
-            "  FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION registry\n"
-            "  ENVELOPE DEBEZIUM UPSERT;"
-        )
+            return []
+        form = "FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION registry ENVELOPE DEBEZIUM"
+        sources = [
+            f"CREATE SOURCE {table} FROM KAFKA CONNECTION kafka (TOPIC '{PREFIX}.public.{table}')\n  {form};"
+            for table in bank.TABLES
+        ]
+        return [*sources, "SUBSCRIBE accounts;"]
+
+    def change(self) -> str:
+        """A statement for PostgreSQL, whose effect is then seen in Tidemill."""
+        return "UPDATE accounts SET balance = balance + 5 WHERE id = 3;"

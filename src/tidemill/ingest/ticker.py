@@ -427,6 +427,9 @@ class Ticker:
         statistics.state_misses += facts.misses
         if unit.upserts:
             statistics.state_bytes = facts.state_bytes
+        elif statistics.state_bytes is not None:
+            # Changes that are no longer upserts have none.
+            statistics.state_bytes = 0
         try:
             slot.machine.commit(unit, facts)
         except Exception as e:
