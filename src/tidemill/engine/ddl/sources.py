@@ -81,6 +81,7 @@ def plan_create_source(
             described.connections,
             statement.timeline,
             _dead_letters(view, statement, described, schema),
+            described.transactions,
         )
         return op, described.notices
 
@@ -127,10 +128,19 @@ def _context(view: CatalogView, external: External) -> DescribeContext:
         view.state,
         external.secrets,
         partial(find_connection, view),
+        partial(_find_source, view),
         external.now(),
         order_by,
         external.files_root,
     )
+
+
+def _find_source(view: CatalogView, name: ast.Name) -> Source:
+    source = view.resolver().item(name)
+    if not isinstance(source, Source):
+        raise WrongObjectType(f'"{source.name}" is not a source', position=name.offset + 1)
+    view.privileges().check(source, "SELECT")
+    return source
 
 
 def _own_desc(statement: ast.CreateSource, output: OutputDefinition | None) -> RelationDesc | None:
@@ -221,10 +231,7 @@ def plan_create_table_from_source(
     schema, name, existing = existing_at(view, statement.name)
     if existing is not None and statement.if_not_exists:
         return ddl.skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
-    source = view.resolver().item(statement.source)
-    if not isinstance(source, Source):
-        raise WrongObjectType(f'"{source.name}" is not a source', position=statement.source.offset + 1)
-    view.privileges().check(source, "SELECT")
+    source = _find_source(view, statement.source)
     if source.desc is not None:
         raise WrongObjectType(
             f'source "{source.name}" gives one relation, which is the source itself',
@@ -304,7 +311,9 @@ def plan_alter_source(view: CatalogView, ddl: CatalogChanges, statement: ast.Alt
 
 def _alter_op(
     source: str, action: ast.SourceAction
-) -> source_ops.SetSourceHistory | source_ops.SetSourceInterval:
+) -> source_ops.SetSourceHistory | source_ops.SetSourceInterval | source_ops.GiveUpTransactionOp:
+    if isinstance(action, ast.GiveUpTransaction):
+        return source_ops.GiveUpTransactionOp(source, action.transaction)
     if isinstance(action, ast.SetRetainHistory):
         return source_ops.SetSourceHistory(source, history_ms(action.duration))
     interval = DEFAULT_INTERVAL_MS if action.duration is None else interval_ms(action.duration)

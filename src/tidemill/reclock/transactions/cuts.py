@@ -37,11 +37,12 @@ class TopicChanges:
 
 @dataclass(frozen=True, slots=True)
 class TransactionCut:
-    """Behind the next `count` transactions."""
+    """Behind the next `count` transactions. `last`: there could not be more of them now."""
 
     count: int
     offsets: TopicOffsets
     records: int
+    last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class TransactionCuts:
     log: TransactionLog
     # By the id of the source.
     topics: dict[str, TopicChanges] = field(default_factory=dict[str, TopicChanges])
-    # Keys of transactions that are shown as far as they are.
-    given_up: frozenset[int] = frozenset()
+    # Transactions that are shown as far as they are: their ids by their keys.
+    given_up: Mapping[int, str] = field(default_factory=dict[int, str])
     waiting: WaitingTransaction | None = None
     # Its place in the log.
     _waiting_at: int = 0
@@ -97,7 +98,7 @@ class TransactionCuts:
             records = self._records(offsets[best])
         if not best and not records:
             return None
-        return TransactionCut(best, offsets[best], records)
+        return TransactionCut(best, offsets[best], records, best == int(choices[-1]))
 
     def commit(self, cut: TransactionCut) -> None:
         """The cut was made."""
