@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from tidemill.catalog.columns import check_columns
 from tidemill.catalog.items import Connection, Item, ItemId, Source, SourceProgress, SourceTable
@@ -110,6 +110,10 @@ class GiveUpTransactionOp:
 
     source: ItemId
     transaction: str
+
+
+# Of ALTER SOURCE.
+AlterSourceOp: TypeAlias = SetSourceHistory | SetSourceInterval | GiveUpTransactionOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +284,7 @@ def _free_name(state: CatalogState, schema: ItemId, of: str, kind: str, taken: s
     raise AssertionError("there is always a free number")
 
 
-def altered(
-    state: CatalogState, op: SetSourceHistory | SetSourceInterval | GiveUpTransactionOp | LearnSource
-) -> Source:
+def altered(state: CatalogState, op: AlterSourceOp | LearnSource) -> Source:
     source = state.get(op.source, Source)
     if isinstance(op, GiveUpTransactionOp):
         return replace(source, definition=_given_up(source, op.transaction))
@@ -293,13 +295,17 @@ def altered(
     return replace(source, interval_ms=op.milliseconds)
 
 
-def _given_up(source: Source, transaction: str) -> str:
+def check_transaction_topic(source: Source) -> None:
     if source.cuts_shard is None:
         raise WrongObjectType(
             f'source "{source.name}" is not the transaction topic of another source',
             hint="GIVE UP TRANSACTION belongs to the source that others name in TRANSACTION METADATA "
             "(SOURCE ...).",
         )
+
+
+def _given_up(source: Source, transaction: str) -> str:
+    check_transaction_topic(source)
     definition: dict[str, Any] = json.loads(source.definition)
     given_up = [*definition.get(GIVEN_UP, ())]
     if transaction not in given_up:

@@ -267,6 +267,12 @@ class Ingestion:
                 )
         return group.table(wanted.item.id)
 
+    def waiting_transaction(self, item: Source) -> str | None:
+        """Of the source of a transaction topic: the id of the first transaction that is not complete."""
+        with self._lock:
+            group = self._groups.get(item.id)
+        return None if group is None or group.waiting is None else group.waiting.id
+
     def _open_topic(self, state: CatalogState, item: Source) -> KafkaSource:
         from tidemill.sources.kafka.source import KafkaSource
 

@@ -31,6 +31,7 @@ from tidemill.errors import (
     DuplicateObject,
     Notice,
     SyntaxError_,
+    TidemillError,
     UndefinedObject,
     Unsupported,
     WrongObjectType,
@@ -293,7 +294,9 @@ def _plan_described_table(
 # -- ALTER SOURCE ----------------------------------------------------------------------------------
 
 
-def plan_alter_source(view: CatalogView, ddl: CatalogChanges, statement: ast.AlterSource) -> Plan:
+def plan_alter_source(
+    view: CatalogView, ddl: CatalogChanges, external: External, statement: ast.AlterSource
+) -> Plan:
     kind = ast.ObjectKind.SOURCE
     item, notice = find_or_none(view, kind, statement.name, if_exists=statement.if_exists)
     if item is None:
@@ -306,15 +309,33 @@ def plan_alter_source(view: CatalogView, ddl: CatalogChanges, statement: ast.Alt
             hint=f'Alter the source that it belongs to, "{owner}".',
             position=statement.name.offset + 1,
         )
-    return ddl.change("ALTER SOURCE", [_alter_op(item.id, action) for action in statement.actions])
+
+    async def act() -> Outcome:
+        changes = [_alter_op(item, action, external) for action in statement.actions]
+        await ddl.transact("ALTER SOURCE", changes)
+        return Complete("ALTER SOURCE")
+
+    return Action(act)
 
 
-def _alter_op(
-    source: str, action: ast.SourceAction
-) -> source_ops.SetSourceHistory | source_ops.SetSourceInterval | source_ops.GiveUpTransactionOp:
+def _alter_op(source: Source, action: ast.SourceAction, external: External) -> source_ops.AlterSourceOp:
     if isinstance(action, ast.GiveUpTransaction):
-        return source_ops.GiveUpTransactionOp(source, action.transaction)
+        return _give_up(source, action.transaction, external)
     if isinstance(action, ast.SetRetainHistory):
-        return source_ops.SetSourceHistory(source, history_ms(action.duration))
+        return source_ops.SetSourceHistory(source.id, history_ms(action.duration))
     interval = DEFAULT_INTERVAL_MS if action.duration is None else interval_ms(action.duration)
-    return source_ops.SetSourceInterval(source, interval)
+    return source_ops.SetSourceInterval(source.id, interval)
+
+
+def _give_up(source: Source, transaction: str, external: External) -> source_ops.GiveUpTransactionOp:
+    """Only what is waited for: a mistyped id could be that of a later transaction."""
+    source_ops.check_transaction_topic(source)
+    waiting = external.waiting(source)
+    if waiting is None or transaction != waiting:
+        raise TidemillError(
+            f'transaction "{transaction}" is not waited for',
+            detail="No transaction is waited for." if waiting is None else f'It is "{waiting}" that is.',
+            hint="mz_internal.mz_source_statuses tells in details what a source waits for.",
+            sqlstate="55000",
+        )
+    return source_ops.GiveUpTransactionOp(source.id, transaction)

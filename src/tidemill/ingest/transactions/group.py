@@ -30,6 +30,7 @@ from tidemill.reclock.transactions.log import MAX_OPEN, Announcements, Transacti
 from tidemill.sources.kafka.source import KafkaSource
 from tidemill.sources.kafka.transactions import AnnouncementScanner
 from tidemill.sources.offsets import Offsets, PartitionKey
+from tidemill.sql.names import quote_ident
 from tidemill.time.shown import show_time
 
 # Records of all tables that are seen before the next decision.
@@ -187,21 +188,24 @@ class TransactionGroup:
             since = self._since(self.id)
             return None if since is None or since >= self._promised else since
 
+    @property
+    def waiting(self) -> WaitingTransaction | None:
+        """The first transaction that is not complete. Does not block, and may be of the last look."""
+        opened = self._opened
+        return None if opened is None or opened.waiting is None else opened.waiting[0]
+
     def waits(self) -> str | None:
-        """What the tables wait for, if for long."""
-        with self._lock:
-            opened = self._opened
-            if opened is None or opened.waiting is None:
-                return None
-            waiting, began = opened.waiting
-            if time.monotonic() - began < SHOWN_SECONDS:
-                return None
-            item = self._catalog().items.get(self.id)
-            name = item.name if isinstance(item, Source) else self.id
-            return (
-                f"waits since {show_time(waiting.since)} for {waiting.describe()}; if it never comes, ALTER "
-                f"SOURCE {name} SET (GIVE UP TRANSACTION '{waiting.id}') shows what came of it"
-            )
+        """What the tables wait for, if for long. Does not block."""
+        opened = self._opened
+        known = None if opened is None else opened.waiting
+        if known is None or time.monotonic() - known[1] < SHOWN_SECONDS:
+            return None
+        item = self._catalog().items.get(self.id)
+        name = quote_ident(item.name) if isinstance(item, Source) else self.id
+        return (
+            f"since {show_time(known[0].since)} for {known[0].describe()}; if nothing more of it comes, ALTER "
+            f"SOURCE {name} SET (GIVE UP TRANSACTION '{known[0].id}') shows what came of it"
+        )
 
     def _table(self, opened: _Opened, table_id: ItemId) -> _Table:
         table = opened.tables.get(table_id)

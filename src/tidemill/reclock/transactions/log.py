@@ -51,7 +51,7 @@ class Announcements:
 @dataclass(frozen=True, slots=True)
 class Announced:
     """Transactions with an END, by columns, in the order of the topic. `numbers` grow in the order of
-    commits, by origin; `begun` and `ended` are the timestamps of the records, `behind` the offset behind END.
+    commits, by origin; `begun` is the timestamp of BEGIN, `behind` the offset behind END.
     `resumed`: a run of the connector was interrupted in it, and the counts are those of a later one. `whole`:
     the end of it is no place within a repetition."""
 
