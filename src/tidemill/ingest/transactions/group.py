@@ -203,8 +203,8 @@ class TransactionGroup:
         item = self._catalog().items.get(self.id)
         name = quote_ident(item.name) if isinstance(item, Source) else self.id
         return (
-            f"since {show_time(known[0].since)} for {known[0].describe()}; if nothing more of it comes, ALTER "
-            f"SOURCE {name} SET (GIVE UP TRANSACTION '{known[0].id}') shows what came of it"
+            f"since {show_time(known[0].since)} for {known[0].describe()}; if nothing more of it comes, "
+            f"ALTER SOURCE {name} SET (GIVE UP TRANSACTION '{known[0].id}') shows what came of it"
         )
 
     def _table(self, opened: _Opened, table_id: ItemId) -> _Table:
