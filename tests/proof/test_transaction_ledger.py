@@ -1,6 +1,6 @@
-"""TRANSACTION METADATA over a real Debezium on a real PostgreSQL, with kill -9 of Connect, the broker and the
-server in turn: at every time three tables show a whole number of upstream transactions, in their order, and in
-the end they equal the upstream. `make chaos` goes 100 rounds.
+"""TRANSACTION METADATA over a real Debezium on a real PostgreSQL, with kill -9 of Connect, the broker and
+the server in turn: at every time three tables show a whole number of upstream transactions, in their order,
+and in the end they equal the upstream. `make chaos` goes 100 rounds.
 
 A transfer goes between accounts of different tables, so the sum of all tells a torn transaction. One writer
 also numbers its transactions in every table, so unequal numbers tell a torn or exchanged one.
@@ -83,13 +83,12 @@ class Ledger:
             )
             for form, (envelope, clauses, columns) in FORMS.items():
                 topic, plain = prefixes[form], clauses.replace("KEY FORMAT JSON VALUE ", "")
-                c.execute(
-                    f"CREATE SOURCE {form}_tx FROM KAFKA CONNECTION k (TOPIC '{topic}.transaction') {plain}".encode()
-                )
+                read = "FROM KAFKA CONNECTION k"
+                c.execute(f"CREATE SOURCE {form}_tx {read} (TOPIC '{topic}.transaction') {plain}".encode())
                 for table in TABLES:
                     c.execute(
-                        f"CREATE SOURCE {form}_{table} FROM KAFKA CONNECTION k (TOPIC '{topic}.public.{table}') "
-                        f"{clauses} ENVELOPE {envelope} (TRANSACTION METADATA (SOURCE {form}_tx, "
+                        f"CREATE SOURCE {form}_{table} {read} (TOPIC '{topic}.public.{table}') {clauses} "
+                        f"ENVELOPE {envelope} (TRANSACTION METADATA (SOURCE {form}_tx, "
                         f"COLLECTION 'public.{table}')) WITH (RETAIN HISTORY FOR '1 hour')".encode()
                     )
                 of_all = " UNION ALL ".join(
