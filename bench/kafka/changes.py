@@ -34,7 +34,30 @@ class Changes:
     load: Load
 
     @property
-    def messages(batch: pl.DataFrame, size: int = 0) -> pl.DataFrame:
+    def messages(self) -> int:
+        return self.load.messages
+
+    def batches(self) -> Iterator[pl.DataFrame]:
+        """As of `Load`, with `before`: the number of the change that made the row before; -1 without one."""
+        limit = self.load.keys * self.load.stride
+        last, there = np.full(limit, -1, np.int64), np.zeros(limit, np.bool_)
+        for batch in self.load.batches():
+            ids = batch["id"].to_numpy()
+            found = batch.with_columns(
+                known=pl.col("n").shift().over("id").fill_null(pl.Series(last[ids])),
+                raw=pl.col("gone").shift().over("id").fill_null(pl.Series(~there[ids])),
+            )
+            found = found.with_columns(gone=pl.col("gone") & (pl.col("known") >= 0) & ~pl.col("raw"))
+            found = found.with_columns(
+                empty=pl.col("gone").shift().over("id").fill_null(pl.Series(~there[ids]))
+            )
+            found = found.with_columns(before=pl.when("empty").then(-1).otherwise("known"))
+            last[ids] = found["n"].to_numpy()
+            there[ids] = ~found["gone"].to_numpy()
+            yield found.select("id", "n", "gone", "before")
+
+
+def messages(batch: pl.DataFrame, size: int = 0) -> pl.DataFrame:
     """`key` and `value` of a batch, as a connector for PostgreSQL writes them; in transactions of `size`
     rows, or without any."""
     before = row_texts(batch.select("id", n=pl.col("before")))

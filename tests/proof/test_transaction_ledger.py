@@ -109,38 +109,33 @@ class Ledger:
         rng = random.Random(seed)
         with self.debezium.sql() as sql:
             for _ in range(count):
-                with sql.transaction(), sql.cursor() as cursor:
-                    if numbered:
-                        self.number += 1
-                        for table in TABLES:
-                            cursor.execute(
-                                f"UPDATE {table} SET balance = %s WHERE id = {NUMBER}".encode(),
-                                (self.number,),
-                            )
-                    for _ in range(rng.choice((1, 1, 2, 30))):
-                        # In one order, so that writers do not wait for each other in a circle.
-                        some = sorted(rng.sample(TABLES, 2))
-                        amount = rng.randint(1, 9)
-                        for table, by in zip(some, (amount, -amount), strict=True):
-                            cursor.execute(
-                                f"UPDATE {table} SET balance = balance + %s WHERE id = %s".encode(),
-                                (by, rng.randint(1, ACCOUNTS)),
-                            )
+                number = self.number + 1 if numbered else None
+                try:
+                    self.transfer(sql, rng, number)
+                except psycopg.errors.DeadlockDetected:
+                    continue
+                self.number = number or self.number
+
+    def transfer(self, sql: psycopg.Connection[Any], rng: random.Random, number: int | None) -> None:
+        with sql.transaction(), sql.cursor() as cursor:
+            if number is not None:
+                for table in TABLES:
+                    cursor.execute(f"UPDATE {table} SET balance = %s WHERE id = {NUMBER}".encode(), (number,))
+            for _ in range(rng.choice((1, 1, 2, 30))):
+                amount = rng.randint(1, 9)
+                for table, by in zip(rng.sample(TABLES, 2), (amount, -amount), strict=True):
+                    cursor.execute(
+                        f"UPDATE {table} SET balance = balance + %s WHERE id = %s".encode(),
+                        (by, rng.randint(1, ACCOUNTS)),
+                    )
 
     def work(self) -> None:
+        """Two writers, whose commits are in another order than their changes."""
+        seed = self.rng.randrange(1 << 30)
         with ThreadPoolExecutor(2) as pool:
-            seed = self.rng.randrange(1 << 30)
-            other = pool.submit(self.unnumbered, 10, seed)
+            other = pool.submit(self.transfers, 10, numbered=False, seed=seed)
             self.transfers(15, seed=seed + 1)
             other.result()
-
-    def unnumbered(self, count: int, seed: int) -> None:
-        """Transfers of another writer, which may lose a deadlock."""
-        for n in range(count):
-            try:
-                self.transfers(1, numbered=False, seed=seed + n)
-            except psycopg.errors.DeadlockDetected:
-                pass
 
     def equal(self) -> None:
         """All tables come to hold what the upstream holds."""
