@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 
 from tidemill.sources.contract import UpstreamError
+from tidemill.sources.postgres.definition import shown
 
 CONNECT_SECONDS = 10
 # A peer that is gone without a word is noticed after this.
@@ -120,6 +121,7 @@ def upstream_error(error: psycopg.Error, options: Mapping[str, Any]) -> Upstream
     text = " ".join(str(error).split())
     at = text.rfind("FATAL: ")
     said = text[at + len("FATAL: ") :].strip() if at >= 0 else text.removeprefix("connection failed: ")
+    said = said.replace(" DETAIL: ", ". ")
     made = PostgresUnreachable(f"cannot reach {place(options)}", detail=f"{said.rstrip('.')}.")
     made.hint = _hint(said, options)
     if at >= 0:
@@ -157,6 +159,7 @@ def _hint(said: str, options: Mapping[str, Any], state: str = "") -> str | None:
         ("ould not translate host name", "Check HOST of the connection."),
         ("ailed to resolve host", "Check HOST of the connection."),
         ("timeout expired", "Check HOST and PORT of the connection, and firewalls in between."),
+        ("start WAL sender", f"ALTER ROLE {shown(user)} REPLICATION; at the server"),
         ("too many", "Raise max_connections of the server, or end other sessions."),
     ):
         if words in said:
