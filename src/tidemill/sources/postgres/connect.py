@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import ssl
 import tempfile
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -88,6 +89,8 @@ def conninfo(options: Mapping[str, Any], *, replication: bool = False) -> Genera
                 path.touch(0o600)
                 path.write_text(options[option])
             found[parameter] = str(path)
+        if options["ssl_mode"] == "verify-full" and "ssl_ca" not in options:
+            found["sslrootcert"] = ssl.get_default_verify_paths().cafile or "system"
         if "ssl_certificate" not in options:
             found["sslcertmode"] = "disable"
         yield found
