@@ -263,7 +263,7 @@ class UpstreamSource(ABC):
         Raises UpstreamError."""
         return self.reader(), self.split(lower, upper, ways)
 
-    def seconds(self, lower: Offsets, upper: Offsets, usual: float) -> float:
+    def reading_seconds(self, lower: Offsets, upper: Offsets, usual: float) -> float:
         """How long reading the planned range in a job of its own may take. Only sources whose ranges cannot
         be cut as small as `cut` is asked to need more than usual."""
         return usual

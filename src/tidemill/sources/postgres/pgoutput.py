@@ -24,8 +24,8 @@ BEGIN, COMMIT, RELATION, TYPE, ORIGIN = b"BCRYO"
 INSERT, UPDATE, DELETE, TRUNCATE, MESSAGE = b"IUDTM"
 # Parts of the messages of rows.
 NEW, OLD, KEY = b"NOK"
-# Not from PostgreSQL: what the receiver found out about a table beside the stream. The relation's OID, then
-# the text of an error.
+# Not from PostgreSQL: what the receiver found out about a table beside the stream. The number of the output,
+# then the text of an error.
 FAULT = b"X"[0]
 
 FULL_IDENTITY = "f"
@@ -129,13 +129,13 @@ def parse_truncate(body: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f"!{count}I", body, 6)
 
 
-def write_fault(relid: int, text: str) -> bytes:
-    return bytes([FAULT]) + _U32.pack(relid) + text.encode()
+def write_fault(output: int, text: str) -> bytes:
+    return bytes([FAULT]) + _U32.pack(output) + text.encode()
 
 
 def parse_fault(body: bytes) -> tuple[int, str]:
-    (relid,) = _unpacked(_U32, body, 1)
-    return relid, body[5:].decode()
+    (output,) = _unpacked(_U32, body, 1)
+    return output, body[5:].decode()
 
 
 def refuse(kind: int) -> ProtocolFault:

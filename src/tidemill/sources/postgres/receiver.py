@@ -87,6 +87,7 @@ class Receiver:
         self._error: UpstreamError | None = failures.NotYet("the connection to PostgreSQL is being opened")
         # The end of the server's log as it said last; 0 before.
         self.server_position = 0
+        # Outputs whose errors are in the spool.
         self._reported: set[int] = set()
         self._changed = threading.Condition()
         self._stopping = threading.Event()
@@ -279,11 +280,9 @@ class Receiver:
         relation = parse_relation(body)
         if not self.spool.describe(relation.relid, body):
             return
-        if any(table.relid == relation.relid for table in self._settings.tables):
-            for relid, text in self._new_faults().items():
-                if relid == relation.relid:
-                    self.spool.add(framed(write_fault(relid, text)))
-                    self._reported.add(relid)
+        mine = [n for n, table in enumerate(self._settings.tables) if table.relid == relation.relid]
+        if mine:
+            self._add_faults({n: text for n, text in self._new_faults().items() if n in mine})
 
     def _look_at_tables(self) -> None:
         """What is wrong with a table becomes a transaction of its own behind the last one: its end is no
@@ -292,10 +291,13 @@ class Receiver:
         self._watched = time.monotonic()
         if not faults:
             return
-        for relid, text in faults.items():
-            self.spool.add(framed(write_fault(relid, text)))
-            self._reported.add(relid)
+        self._add_faults(faults)
         self.spool.commit(self.spool.reached + 1)
 
+    def _add_faults(self, faults: Mapping[int, str]) -> None:
+        for output, text in faults.items():
+            self.spool.add(framed(write_fault(output, text)))
+            self._reported.add(output)
+
     def _new_faults(self) -> dict[int, str]:
-        return {relid: text for relid, text in self._watch.faults().items() if relid not in self._reported}
+        return {n: text for n, text in self._watch.faults().items() if n not in self._reported}

@@ -118,8 +118,8 @@ class _Rows:
 
 
 class ChangeDecoder:
-    """Chunks in order to batches. `relations` are the descriptions in the spool; `tables` the wanted ones,
-    by output. With `sign` -1 the changes are taken back."""
+    """Chunks in order to batches. `relations` are the descriptions in the spool; `tables` the wanted ones, by
+    output: one table upstream may be several here. With `sign` -1 the changes are taken back."""
 
     def __init__(
         self,
@@ -128,15 +128,16 @@ class ChangeDecoder:
         sign: int = 1,
     ) -> None:
         self._tables = dict(tables)
-        self._by_relid = {table.relid: index for index, table in tables.items()}
+        self._by_relid: dict[int, list[int]] = {}
+        for index, table in tables.items():
+            self._by_relid.setdefault(table.relid, []).append(index)
         self._sign = sign
-        # By relid: the numbers from which each description holds, and the shapes.
-        self._known: dict[int, tuple[list[int], list[_Shape]]] = {}
+        # By output: the numbers from which each description holds, and the shapes.
+        self._known: dict[int, tuple[list[int], list[_Shape]]] = {index: ([], []) for index in tables}
         for number, message in relations:
             relation = parse_relation(message)
-            index = self._by_relid.get(relation.relid)
-            if index is not None:
-                numbers, shapes = self._known.setdefault(relation.relid, ([], []))
+            for index in self._by_relid.get(relation.relid, ()):
+                numbers, shapes = self._known[index]
                 numbers.append(number)
                 shapes.append(_Shape.of(self._tables[index], relation))
 
@@ -163,13 +164,11 @@ class ChangeDecoder:
             kind, message = int(kinds[n]), chunk.message(n)
             if kind == TRUNCATE:
                 for relid in parse_truncate(message):
-                    index = self._by_relid.get(relid)
-                    if index is not None:
+                    for index in self._by_relid.get(relid, ()):
                         found.setdefault(index, []).append(truncated(self._tables[index]))
             elif kind == FAULT:
-                relid, text = parse_fault(message)
-                index = self._by_relid.get(relid)
-                if index is not None:
+                index, text = parse_fault(message)
+                if index in self._tables:
                     found.setdefault(index, []).append(text)
             else:
                 raise ProtocolFault("the spool has a message of no kind", detail=f"It begins with {kind}.")
@@ -180,7 +179,7 @@ class ChangeDecoder:
     ) -> Iterator[SourceBatch]:
         """The rows of one table, divided where its description changes."""
         table = self._tables[index]
-        numbers, shapes = self._known.get(table.relid, ([], []))
+        numbers, shapes = self._known[index]
         # The description of each message: the last one before it.
         which = np.searchsorted(np.array(numbers, np.int64), chunk.numbers[mine], "right") - 1
         for position in np.unique(which).tolist():

@@ -205,6 +205,8 @@ def _read_block(
         before, through = np.searchsorted(ends, np.array([lower, upper], np.uint64), "right")
         first = int(places[before - 1]) if before else 0
         last = int(places[through - 1]) if through else 0
+    elif int(block["high"]) > upper:
+        last = 0
     begin = int(block["number"])
     if numbers is not None:
         first, last = max(first, numbers[0] - begin), min(last, numbers[1] - begin)

@@ -273,7 +273,7 @@ class PostgresSource(UpstreamSource):
         self._prepared = _Prepared(export, upper, outputs, ReadSnapshot(plan, export.lsn))
         return self._prepared
 
-    def seconds(self, lower: Offsets, upper: Offsets, usual: float) -> float:
+    def reading_seconds(self, lower: Offsets, upper: Offsets, usual: float) -> float:
         if lower[None] < (self._lsn or 0) and self._prepared is not None:
             return max(usual, self._prepared.snapshot.plan.bytes / LEAST_SNAPSHOT_RATE)
         size = int(self._blocks(lower[None], upper[None])["size"].sum())

@@ -58,7 +58,7 @@ class TableWatch:
         self._options = options
         self._publication = publication
         self._slot = slot
-        self._tables = {table.relid: table for table in tables}
+        self._tables = tuple(tables)
         self._session: psycopg.Connection[Any] | None = None
 
     def slot(self) -> SlotState | None:
@@ -73,18 +73,18 @@ class TableWatch:
         return parse_lsn(str(self._rows(_POSITION, [])[0][0]))
 
     def faults(self) -> dict[int, str]:
-        """By relid, the errors of tables that cannot be followed any more, as texts."""
+        """By output, the errors of tables that cannot be followed any more, as texts."""
         if not self._rows(_PUBLICATION, [self._publication])[0][0]:
             raise no_publication(self._publication)
         published = {int(row[0]) for row in self._rows(_PUBLISHED, [self._publication])}
         described: dict[int, list[tuple[Any, ...]]] = {}
-        for row in self._rows(_TABLES, [list(self._tables)]):
+        for row in self._rows(_TABLES, [[table.relid for table in self._tables]]):
             described.setdefault(int(row[0]), []).append(row)
         found: dict[int, str] = {}
-        for relid, table in self._tables.items():
-            text = self._fault(table, described.get(relid), published=relid in published)
+        for index, table in enumerate(self._tables):
+            text = self._fault(table, described.get(table.relid), published=table.relid in published)
             if text is not None:
-                found[relid] = text
+                found[index] = text
         return found
 
     def _fault(
