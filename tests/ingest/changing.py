@@ -273,7 +273,7 @@ class ChangeHouse:
         if not self.created:
             self.created = oracle.write_ts()
             oracle.complete(self.created)
-        data = self._shard("data", DESC)
+        data = self._shard("data", self.source.outputs[0].desc)
         self.changes = ChangeState(data, self._shard("positions", FACTS_DESC))
         self.machine = SourceMachine(
             "u1",
@@ -320,15 +320,16 @@ class ChangeHouse:
         self.machine.commit(unit, facts)
         return True
 
-    def rows(self) -> Counter[Row]:
+    def rows(self) -> Counter[tuple[Any, ...]]:
         """The collection behind the last binding."""
         shard = self.machine.feeds[0].shard
-        found: Counter[Row] = Counter()
+        names = [column.name for column in self.source.outputs[0].desc.columns]
+        found: Counter[tuple[Any, ...]] = Counter()
         as_of = max(upper_of(shard) - 1, shard.since)
         with shard.snapshot(as_of, readable=as_of + 1) as snapshot:
             for part in snapshot.parts:
                 table: list[dict[str, Any]] = snapshot.read_part(part).to_pylist()
                 for row in table:
                     assert row[ERROR_COLUMN] is None
-                    found[row["id"], row["v"]] += row[DIFF_COLUMN]
+                    found[tuple(row[name] for name in names)] += row[DIFF_COLUMN]
         return Counter({row: count for row, count in found.items() if count})

@@ -67,6 +67,8 @@ def expected(value: Mapping[str, Any] | None, offset: int, after: Any, before: A
     if source["connector"] == "postgresql":
         first = json.loads(source["sequence"])[0]
         log = [UNKNOWN_POSITION if first is None else int(first), source["lsn"], 0]
+        if phase is ChangePhase.INCREMENTAL:
+            log[1] = int(json.loads(source["sequence"])[1])
         snapshot = [source["lsn"], 0, 0]
         end = f'database "{source["db"]}"'
     else:
@@ -81,7 +83,7 @@ def expected(value: Mapping[str, Any] | None, offset: int, after: Any, before: A
         "mz_tombstone": after is None,
         "mz_before": before,
         "mz_phase": int(phase),
-        "mz_position": None if phase is ChangePhase.INCREMENTAL else log if streamed else snapshot,
+        "mz_position": snapshot if phase is ChangePhase.SNAPSHOT else log,
         "mz_op": ord(value["op"]),
         "mz_committed": source["ts_us"],
         "mz_timeline": timeline if streamed else None,

@@ -7,7 +7,9 @@ a repetition. Several changes may share a position, therefore those seen at the 
 and operation.
 
 Rows of a snapshot have one position in common, that of the snapshot. They are upserts by key (the caller's
-part), which needs no memory here. A snapshot with another position begins the relation anew.
+part), which needs no memory here. A snapshot with another position begins the relation anew; rows of the same
+one behind streamed changes are repetitions. So are rows of incremental snapshots, if the log stood before the
+mark when they were read.
 
 `ChangeFilter` reads one piece of a partition, from the mark at which the piece is assumed to begin.
 `ChangeSummary` says what must be known of a piece to check the assumption; `settle` checks it for all pieces
@@ -20,6 +22,7 @@ depends neither on the table nor on the number of changes.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -87,6 +90,11 @@ class ChangeSummary:
     first_at: frozenset[str] = frozenset()
     # Of the changes that were dropped, the latest commit and its offset.
     dropped: tuple[int, int] | None = None
+    # Whether rows of snapshots were dropped, for the mark.
+    passed: bool = False
+    # Whether rows of the snapshot were kept, and of incremental rows that were, the lowest position.
+    held: bool = False
+    lowest: Position | None = None
     # The first snapshot of which there are rows, and the first timeline of changes before another snapshot.
     snapshot: Position | None = None
     timeline: str | None = None
@@ -103,7 +111,9 @@ class ChangeSummary:
         same = mark.snapshot == self.start.snapshot or (self.start.empty and self.snapshot == mark.snapshot)
         if self.snapshot is not None and not same:
             return False
-        if self.dropped is not None and not self.start.within(mark):
+        if (self.dropped is not None or self.passed) and not self.start.within(mark):
+            return False
+        if mark.position is not None and (self.held or (self.lowest or mark.position) < mark.position):
             return False
         if self.emptied and mark.empty != self.start.empty:
             return False
@@ -146,24 +156,45 @@ class ChangeFilter:
         positions = _positions(rows.column(POSITION_COLUMN))
         kept = np.ones(rows.num_rows, np.bool_)
         resets: list[int] = []
-        begin = 0
-        for at, snapshot in [*self._snapshots(phases, positions), (rows.num_rows, None)]:
-            streamed = begin + np.flatnonzero(positions.known[begin:at] & (phases[begin:at] == 0))
+        snapshots = dict(self._snapshots(phases, positions))
+        edges = np.flatnonzero(phases[1:] != phases[:-1]) + 1
+        for begin, end in itertools.pairwise(sorted({0, *edges.tolist(), *snapshots, rows.num_rows})):
+            if begin in snapshots:
+                self._begin(snapshots[begin], begin, resets)
+            if phases[begin] != ChangePhase.STREAMED:
+                kept[begin:end] = self._beside(phases[begin], positions, slice(begin, end))
+                continue
+            streamed = begin + np.flatnonzero(positions.known[begin:end])
             if streamed.size:
                 kept[streamed] = self._streamed(rows, streamed, positions.numbers[streamed])
-            if snapshot is not None:
-                if not self._mark.empty:
-                    resets.append(at)
-                    self.summary.emptied, self.summary.dropped = True, None
-                self._mark = ChangeMark(snapshot=snapshot)
-            begin = at
-        upserts = phases != ChangePhase.STREAMED
-        self.summary.upserts |= bool(upserts.any())
+        self.summary.upserts |= bool((kept & (phases != ChangePhase.STREAMED)).any())
         self.summary.end = self._mark
         if kept.all():
             return rows, resets
         before = np.concatenate([[0], np.cumsum(kept)])
         return rows.filter(pa.array(kept)), [int(before[at]) for at in resets]
+
+    def _begin(self, snapshot: Position, at: int, resets: list[int]) -> None:
+        """A snapshot that is not the mark's begins."""
+        if not self._mark.empty:
+            resets.append(at)
+            self.summary.emptied, self.summary.dropped, self.summary.passed = True, None, False
+        self._mark = ChangeMark(snapshot=snapshot)
+
+    def _beside(self, phase: int, positions: _Positions, at: slice) -> np.ndarray:
+        """Which rows of a snapshot, all of one phase, count."""
+        summary, mark = self.summary, self._mark.position
+        if phase == ChangePhase.SNAPSHOT:
+            kept = np.full(at.stop - at.start, mark is None)
+            summary.held |= mark is None and not summary.emptied
+        else:
+            known, numbers = positions.known[at], positions.numbers[at]
+            kept = np.ones(len(known), np.bool_) if mark is None else ~known | (_compare(numbers, mark) >= 0)
+            told = [_position(each) for each in np.unique(numbers[kept & known], axis=0)[:1]]
+            if told and not summary.emptied:
+                summary.lowest = min(told[0], summary.lowest or told[0])
+        summary.passed |= not kept.all()
+        return kept
 
     def _snapshots(self, phases: np.ndarray, positions: _Positions) -> Iterable[tuple[int, Position]]:
         """Where snapshots begin that are not the mark's, and their positions."""

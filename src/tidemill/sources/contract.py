@@ -39,8 +39,9 @@ BEFORE_COLUMN = "mz_before"
 # uint8: `ChangePhase`.
 PHASE_COLUMN = "mz_phase"
 # fixed-size list of three int64: the position of the change in the upstream's log, compared as a tuple. Of a
-# snapshot's row the position of the snapshot. Null for incremental rows, and for records that failed. Its
-# first number may be `UNKNOWN_POSITION` right behind a snapshot: before all others.
+# snapshot's row the position of the snapshot; of an incremental row where the log stood, null if that is not
+# known. Null for records that failed. Its first number may be `UNKNOWN_POSITION` right behind a snapshot:
+# before all others.
 POSITION_COLUMN = "mz_position"
 UNKNOWN_POSITION = -1
 # uint8: the letter of the operation. Two changes of one position differ in their key or in this.

@@ -22,6 +22,7 @@ _MAX_DIGITS = 18
 _BEHIND_TEXT = 8
 _FILE_NUMBER = re.compile(rf"[0-9]{{1,{_MAX_DIGITS}}}\Z", re.ASCII)
 _UUID_LETTERS = 36
+_SEQUENCE = re.compile(rf'\["([0-9]{{1,{_MAX_DIGITS}}})","([0-9]{{1,{_MAX_DIGITS}}})"\]', re.ASCII)
 
 
 class SourceFields(Protocol):
@@ -45,10 +46,12 @@ class Connector(ABC):
 
     @abstractmethod
     def positions(
-        self, source: SourceFields, streamed: np.ndarray, unknown: int
+        self, source: SourceFields, streamed: np.ndarray, beside: np.ndarray, unknown: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """A row of three numbers for each change, and which are missing or ill-formed. `unknown` stands for a
-        first number that the upstream did not say. Of changes that are not `streamed`: of the snapshot."""
+        first number that the upstream did not say. Of rows of incremental snapshots (`beside`): where the
+        log stood when they were read, if that is known. Of other changes that are not `streamed`: of the
+        snapshot."""
 
     @abstractmethod
     def timelines(self, source: SourceFields) -> pa.Array:
@@ -65,13 +68,21 @@ class PostgresPositions(Connector):
     placeholders = True
 
     def positions(
-        self, source: SourceFields, streamed: np.ndarray, unknown: int
+        self, source: SourceFields, streamed: np.ndarray, beside: np.ndarray, unknown: int
     ) -> tuple[np.ndarray, np.ndarray]:
         lsn, wrong = _whole(source.number("lsn"))
-        committed, ill = _last_commit(source.text("sequence"), unknown)
+        sequence = source.text("sequence")
+        committed, ill = _last_commit(sequence, unknown)
         zeros = np.zeros_like(lsn)
         found = np.column_stack([np.where(streamed, committed, lsn), np.where(streamed, lsn, 0), zeros])
-        return found, wrong | (ill & streamed)
+        wrong |= ill & streamed
+        for row in np.flatnonzero(beside).tolist():
+            # They have no lsn of their own; `sequence` has that of the log.
+            both = _SEQUENCE.fullmatch(sequence[row].as_py() or "")
+            wrong[row] = both is None
+            if both is not None:
+                found[row] = int(both[1]), int(both[2]), 0
+        return found, wrong
 
     def timelines(self, source: SourceFields) -> pa.Array:
         said = {
@@ -90,12 +101,12 @@ class BinlogPositions(Connector):
     whole_rows = "binlog_row_image=FULL makes the server log them"
 
     def positions(
-        self, source: SourceFields, streamed: np.ndarray, unknown: int
+        self, source: SourceFields, streamed: np.ndarray, beside: np.ndarray, unknown: int
     ) -> tuple[np.ndarray, np.ndarray]:
         file, odd = _file_numbers(source.text("file"))
         (pos, wrong), (row, rowless) = (_whole(source.number(name)) for name in ("pos", "row"))
         serverless = ~valid_mask(source.number("server_id"))
-        found = np.column_stack([file, pos, np.where(streamed, row, 0)])
+        found = np.column_stack([file, pos, np.where(streamed | beside, row, 0)])
         return found, wrong | odd | ((rowless | serverless) & streamed)
 
     def timelines(self, source: SourceFields) -> pa.Array:

@@ -47,7 +47,9 @@ def origins_of(source: SourceFields, live: np.ndarray, faults: Faults) -> Origin
     """`live` marks the changes; the other rows say nothing."""
     phases = _phases(source.text("snapshot"), live, faults)
     streamed = live & (phases == ChangePhase.STREAMED)
-    placed = live & (phases != ChangePhase.INCREMENTAL)
+    beside = live & (phases == ChangePhase.INCREMENTAL)
+    # Of incremental rows the position helps, but is not needed.
+    needed, placed = live & ~beside, live.copy()
     names = source.text("connector")
     numbers_of = np.zeros((len(live), 3), np.int64)
     timelines = pa.nulls(len(live), pa.string())
@@ -60,10 +62,11 @@ def origins_of(source: SourceFields, live: np.ndarray, faults: Faults) -> Origin
         if connector is None:
             faults.note(mine, lambda row: unknown_connector(names[row].as_py()))
             continue
-        found, wrong = connector.positions(source, streamed, UNKNOWN_POSITION)
+        found, wrong = connector.positions(source, streamed, beside, UNKNOWN_POSITION)
         faults.note(
-            mine & placed & wrong, lambda row, of=connector: _ill_placed(of.fields, source, row, of.since)
+            mine & needed & wrong, lambda row, of=connector: _ill_placed(of.fields, source, row, of.since)
         )
+        placed &= ~(mine & wrong)
         others = not mine.all()
         numbers_of = np.where(mine[:, None], found, numbers_of) if others else found
         told = connector.timelines(source)
