@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench.kafka import catch_up, changes, decode, fresh, large
+from bench.kafka import catch_up, changes, decode, fresh, large, upstream
 from bench.kafka.load import Wrong
 from bench.kafka.ours import Stalled
 from bench.report import Figure, print_table
@@ -36,6 +36,7 @@ PARTS = {
     "memory": "10M keys, and a topic twice as long",
     "changes": "ENVELOPE DEBEZIUM beside DEBEZIUM UPSERT, 2M changes",
     "positions": "the state of ENVELOPE DEBEZIUM at 100k, 1M and 10M keys",
+    "upstream": "a commit in PostgreSQL to visible, through Debezium",
     "freshness": "produced to readable at 10k msg/s",
     "ten": "ten sources of 1k msg/s",
 }
@@ -94,6 +95,7 @@ def measure(*, quick: bool = False, only: Collection[str] = ()) -> list[Figure]:
         take(held, lambda: large.measure(bootstrap, chosen, quick=quick))
         take(["changes"], lambda: changes.measure(bootstrap, quick=quick))
         take(["positions"], lambda: changes.sizes(bootstrap, quick=quick))
+        take(["upstream"], lambda: upstream.measure(bootstrap, quick=quick))
         take(["freshness"], lambda: fresh.steady(bootstrap, quick=quick))
         take(["ten"], lambda: fresh.ten(bootstrap, quick=quick))
     return figures

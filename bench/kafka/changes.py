@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from bench.kafka.load import Fold, Load, create_topic, produce, row_texts
-from bench.kafka.memory import Watch
+from bench.kafka.memory import Memory, Watch
 from bench.kafka.ours import Ours, ours
 from bench.report import Figure
 
@@ -82,19 +82,48 @@ def _rows(one: Ours, name: str) -> Generator[pl.DataFrame]:
     return one.rows(name, key="data->>'id'")
 
 
-def _once(bootstrap: str, topic: str, envelope: str, fold: Fold) -> tuple[float, int, int]:
-    """Seconds from CREATE SOURCE until all can be read; bytes of the state beside the collection, on the disk
-    and as facts; and the server's memory at most."""
-    with ours(bootstrap) as one, Watch(one.server.pid) as watch:
-        began = time.monotonic()
-        one.create("s", topic, FORMATS, envelope=envelope)
-        one.caught_up("s", topic)
-        seconds = time.monotonic() - began
-        fold.check(_rows(one, "s"))
-        beside = _bytes(one.scratch) + sum(
-            _bytes(folder) for folder in (Path(one.server.data_dir) / "shards").glob("*-positions")
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a source keeps beside its collection, when it has caught up, and the memory that it took."""
+
+    seconds: float
+    # Bytes of the index by key on the disk; of the facts in the sidecar shard; of the files of that shard.
+    index: int
+    facts: int
+    files: int
+    # The server's memory while it read, at most.
+    peak: Memory
+
+    @property
+    def state(self) -> int:
+        return self.index + self.facts
+
+    def told(self) -> str:
+        return (
+            f"index {self.index:,} bytes, positions {self.facts:,} (in files of {self.files:,}); "
+            f"the server {self.peak.share / 1e9:.2f} GB at most"
         )
-    return seconds, beside, watch.peak.share
+
+
+def _once(bootstrap: str, topic: str, envelope: str, fold: Fold) -> Beside:
+    """From CREATE SOURCE until all can be read; the result is checked."""
+    with ours(bootstrap) as one:
+        with Watch(one.server.pid) as watch:
+            began = time.monotonic()
+            one.create("s", topic, FORMATS, envelope=envelope)
+            one.caught_up("s", topic)
+            seconds = time.monotonic() - began
+        index = sum(map(_bytes, one.scratch.glob("state-*")))
+        fold.check(_rows(one, "s"))
+        one.server.terminate()
+        sidecars = [*(Path(one.server.data_dir) / "shards").glob("*-positions")]
+        return Beside(seconds, index, sum(map(_facts, sidecars)), sum(map(_bytes, sidecars)), watch.peak)
+
+
+def _facts(sidecar: Path) -> int:
+    """Bytes of the rows that are valid now."""
+    rows = pl.read_delta(str(sidecar)).group_by("item", "value").agg(pl.col("mz_diff").sum())
+    return sum(len(item) + len(value) for item, value, count in rows.iter_rows() if count)
 
 
 def _bytes(folder: Path) -> int:
@@ -107,12 +136,11 @@ def measure(bootstrap: str, *, quick: bool) -> list[Figure]:
     produce(bootstrap, "changes", changes, messages)
     fold = Fold(changes.load.keys * changes.load.stride).apply(changes)
     rates: dict[str, list[float]] = {envelope: [] for envelope in ENVELOPES}
-    for _ in range(1 if quick else 3):
+    for _ in range(1 if quick else 2):
         for envelope in ENVELOPES:
-            seconds, beside, memory = _once(bootstrap, "changes", envelope, fold)
-            rates[envelope].append(changes.messages / seconds)
-            told = f"{beside:,} bytes beside the collection, {memory / 1e9:.2f} GB of memory at most"
-            print(f"  {envelope}: {rates[envelope][-1]:,.0f} msg/s; {told}", flush=True)
+            found = _once(bootstrap, "changes", envelope, fold)
+            rates[envelope].append(changes.messages / found.seconds)
+            print(f"  {envelope}: {rates[envelope][-1]:,.0f} msg/s; {found.told()}", flush=True)
     middle = {envelope: statistics.median(found) for envelope, found in rates.items()}
     ratio = middle["DEBEZIUM"] / middle["DEBEZIUM UPSERT"]
     what = f"{changes.messages:,} changes of {changes.load.keys:,} keys, JSON"
@@ -129,10 +157,9 @@ def sizes(bootstrap: str, *, quick: bool) -> list[Figure]:
         changes = Changes(Load(keys, keys, once=True))
         create_topic(bootstrap, topic)
         produce(bootstrap, topic, changes, messages)
-        _, beside, memory = _once(bootstrap, topic, "DEBEZIUM", Fold(keys).apply(changes))
-        found.append(beside)
-        told = f"{beside:,} bytes; the server {memory / 1e9:.2f} GB at most"
-        figures.append(Figure(f"{keys:,} keys: state beside the collection", told, ""))
+        beside = _once(bootstrap, topic, "DEBEZIUM", Fold(keys).apply(changes))
+        found.append(beside.state)
+        figures.append(Figure(f"{keys:,} keys: state beside the collection", beside.told(), ""))
     ratio = max(found) / min(found)
     figures.append(Figure("the largest against the smallest", f"{ratio:.2f}x", "<= 1.1x", ratio <= 1.1))
     return figures

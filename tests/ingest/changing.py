@@ -215,7 +215,7 @@ def batch_of(changes: Sequence[Change], first: int) -> pa.RecordBatch:
         OP_COLUMN: pa.array([ord(c.op) for c in changes], pa.uint8()),
         COMMITTED_COLUMN: pa.array([c.committed for c in changes], pa.int64()),
         TIMELINE_COLUMN: pa.array(
-            [c.timeline if c.phase is ChangePhase.STREAMED else None for c in changes], pa.string()
+            [None if c.phase is ChangePhase.INCREMENTAL else c.timeline for c in changes], pa.string()
         ),
     }
     return pa.RecordBatch.from_pydict(columns)

@@ -227,9 +227,58 @@ def test_two_timelines_in_one_unit_stop_the_source(house: ChangeHouse) -> None:
 
 
 def test_a_new_snapshot_may_come_from_another_timeline(house: ChangeHouse) -> None:
-    show(house, streamed(20, "c", None, "a"))
-    show(house, snapshot(5, 1, "z"), replace(streamed(7, "u", "z", "y"), timeline="B"))
+    show(house, replace(streamed(20, "c", None, "a"), timeline="A, server_id 1"))
+    show(house, snapshot(5, 1, "z"), replace(streamed(7, "u", "z", "y"), timeline="A, server_id 2"))
     assert house.rows() == {(1, "y"): 1}
+    refused(house, replace(streamed(9, "u", "y", "x"), timeline="A, server_id 1"))
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("first", ["snapshot", "stream"])
+def test_two_connectors_on_one_topic_stop_the_source(
+    house: ChangeHouse, first: str, at_once: bool, ways: int
+) -> None:
+    """Else the second snapshot would take the rows of the first away, and nothing would tell."""
+    begin = [snapshot(5, 1, "z"), streamed(7, "u", "z", "y")][: 1 if first == "snapshot" else 2]
+    other = replace(snapshot(6, 2, "b"), timeline="B")
+    house.source.batch = 1
+    if at_once:
+        error = refused(house, *begin, other)
+    else:
+        show(house, *begin, ways=ways)
+        error = refused(house, other)
+    assert error.primary == "the changes come from another upstream than before"
+    assert "Until now they came from A; in" in (error.detail or "")
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_rows_of_a_snapshot_that_come_again_behind_changes_are_dropped(
+    house: ChangeHouse, first: int
+) -> None:
+    once = [snapshot(5, 1, "z"), snapshot(5, 2, "z"), streamed(7, "u", "z", "y"), streamed(9, "d", "y", None)]
+    house.source.batch = 1
+    show(house, *once[:first], ways=3)
+    show(house, *once[first:], ways=3)
+    assert house.rows() == {(2, "z"): 1}
+    show(house, *once[:first], ways=3)
+    show(house, *once, ways=3)
+    assert house.rows() == {(2, "z"): 1}
+
+
+def test_incremental_rows_behind_later_changes_are_dropped(house: ChangeHouse) -> None:
+    row = Change(ChangePhase.INCREMENTAL, (0, 25, 0), "r", 1, None, (1, "b"))
+    once = [streamed(20, "c", None, "b"), row, streamed(30, "u", "b", "c")]
+    house.source.batch = 1
+    show(house, *once, ways=3)
+    show(house, *once, ways=3)
+    show(house, *once[1:], ways=2)
+    assert house.rows() == {(1, "c"): 1}
+    # One that does not say where the log stood counts, as does a later one.
+    show(house, replace(row, position=None, after=(1, "d")))
+    assert house.rows() == {(1, "d"): 1}
+    show(house, replace(row, position=(0, 30, 0), after=(1, "e")))
+    assert house.rows() == {(1, "e"): 1}
 
 
 def test_a_position_that_goes_back_with_new_changes_stops_the_source(house: ChangeHouse) -> None:

@@ -63,7 +63,6 @@ def expected(value: Mapping[str, Any] | None, offset: int, after: Any, before: A
     phase = {"false": ChangePhase.STREAMED, "incremental": ChangePhase.INCREMENTAL}.get(
         source["snapshot"], ChangePhase.SNAPSHOT
     )
-    streamed = phase is ChangePhase.STREAMED
     if source["connector"] == "postgresql":
         first = json.loads(source["sequence"])[0]
         log = [UNKNOWN_POSITION if first is None else int(first), source["lsn"], 0]
@@ -75,7 +74,8 @@ def expected(value: Mapping[str, Any] | None, offset: int, after: Any, before: A
         number = int(source["file"].rpartition(".")[2])
         log, snapshot = [number, source["pos"], source["row"]], [number, source["pos"], 0]
         end = f"server_id {source['server_id']}"
-    timeline = f'connector "{source["connector"]}", name "{source["name"]}", {end}'
+    origin = f'connector "{source["connector"]}", name "{source["name"]}"'
+    timeline = {ChangePhase.STREAMED: f"{origin}, {end}", ChangePhase.SNAPSHOT: origin}.get(phase)
     return {
         "mz_error": None,
         "mz_key": None,
@@ -86,7 +86,7 @@ def expected(value: Mapping[str, Any] | None, offset: int, after: Any, before: A
         "mz_position": snapshot if phase is ChangePhase.SNAPSHOT else log,
         "mz_op": ord(value["op"]),
         "mz_committed": source["ts_us"],
-        "mz_timeline": timeline if streamed else None,
+        "mz_timeline": timeline,
     }
 
 
@@ -520,7 +520,9 @@ def test_two_connectors_in_one_batch() -> None:
         [31231296] * 2 + [0],
     ]
     timelines = rows.column("mz_timeline").to_pylist()
-    assert timelines[1] is None and timelines[2] == (timelines[0] or "").replace("pgf", "pgg")
+    assert timelines[1] == 'connector "mariadb", name "m"' and timelines[2] == (timelines[0] or "").replace(
+        "pgf", "pgg"
+    )
 
 
 def test_the_fault_of_the_first_record_is_told() -> None:

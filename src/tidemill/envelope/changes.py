@@ -61,7 +61,7 @@ class ChangeMark:
     at: frozenset[str] = frozenset()
     # The latest commit: what is dropped as a repetition was committed no later.
     committed: int | None = None
-    # Positions of another timeline cannot be compared.
+    # Positions of another timeline cannot be compared. Behind a snapshot it is the beginning of the text.
     timeline: str | None = None
     # The position of the snapshot that the relation began with.
     snapshot: Position | None = None
@@ -95,7 +95,7 @@ class ChangeSummary:
     # Whether rows of the snapshot were kept, and of incremental rows that were, the lowest position.
     held: bool = False
     lowest: Position | None = None
-    # The first snapshot of which there are rows, and the first timeline of changes before another snapshot.
+    # The first snapshot of which there are rows, and the timeline up to and with the next snapshot.
     snapshot: Position | None = None
     timeline: str | None = None
     # Whether a new snapshot emptied the relation.
@@ -133,7 +133,7 @@ class ChangeSummary:
         return replace(
             end,
             committed=_later(mark.committed, end.committed),
-            timeline=end.timeline or mark.timeline,
+            timeline=_longer(mark.timeline, end.timeline),
             snapshot=mark.snapshot if self.snapshot is None else end.snapshot,
         )
 
@@ -160,8 +160,11 @@ class ChangeFilter:
         edges = np.flatnonzero(phases[1:] != phases[:-1]) + 1
         for begin, end in itertools.pairwise(sorted({0, *edges.tolist(), *snapshots, rows.num_rows})):
             if begin in snapshots:
-                self._begin(snapshots[begin], begin, resets)
+                self._begin(snapshots[begin], rows, begin, resets)
             if phases[begin] != ChangePhase.STREAMED:
+                if phases[begin] == ChangePhase.SNAPSHOT:
+                    timeline = self._timeline(rows, np.arange(begin, end), self._mark.timeline)
+                    self._mark = replace(self._mark, timeline=timeline)
                 kept[begin:end] = self._beside(phases[begin], positions, slice(begin, end))
                 continue
             streamed = begin + np.flatnonzero(positions.known[begin:end])
@@ -174,12 +177,14 @@ class ChangeFilter:
         before = np.concatenate([[0], np.cumsum(kept)])
         return rows.filter(pa.array(kept)), [int(before[at]) for at in resets]
 
-    def _begin(self, snapshot: Position, at: int, resets: list[int]) -> None:
-        """A snapshot that is not the mark's begins."""
+    def _begin(self, snapshot: Position, rows: pa.RecordBatch, at: int, resets: list[int]) -> None:
+        """A snapshot that is not the mark's begins. Its upstream may have another log, but is known by the
+        same name: rows of two connectors would take turns to empty the relation."""
+        self._timeline(rows, np.array([at]), self._mark.timeline)
         if not self._mark.empty:
             resets.append(at)
             self.summary.emptied, self.summary.dropped, self.summary.passed = True, None, False
-        self._mark = ChangeMark(snapshot=snapshot)
+        self._mark = ChangeMark(snapshot=snapshot, timeline=rows.column(TIMELINE_COLUMN)[at].as_py())
 
     def _beside(self, phase: int, positions: _Positions, at: slice) -> np.ndarray:
         """Which rows of a snapshot, all of one phase, count."""
@@ -241,12 +246,12 @@ class ChangeFilter:
         column = rows.column(TIMELINE_COLUMN)
         if len(at) < rows.num_rows:
             column = column.take(pa.array(at))
-        for timeline in pc.unique(column).to_pylist():
-            if known is not None and timeline != known:
-                raise other_timeline(known, str(timeline), self._place)
-            known = timeline
+        for timeline in pc.unique(column).drop_null().to_pylist():
+            if not _same_history(known, timeline):
+                raise other_timeline(str(known), timeline, self._place)
+            known = _longer(known, timeline)
         if not self.summary.emptied:
-            self.summary.timeline = self.summary.timeline or known
+            self.summary.timeline = _longer(self.summary.timeline, known)
         return known
 
     def _repeated(self, rows: pa.RecordBatch, at: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -335,14 +340,26 @@ def settle(
 
 
 def _check(summary: ChangeSummary, mark: ChangeMark, end: ChangeMark, several: bool, place: str) -> None:
-    if mark.timeline is not None and summary.timeline not in (None, mark.timeline):
-        raise other_timeline(mark.timeline, str(summary.timeline), place)
+    if not _same_history(mark.timeline, summary.timeline):
+        raise other_timeline(str(mark.timeline), str(summary.timeline), place)
     if summary.dropped is not None and end.committed is not None and summary.dropped[0] > end.committed:
         raise _went_back(end, summary.dropped[1], place)
     if summary.emptied and several:
         raise _snapshot_again(place)
     if len(end.at) > MAX_AT_POSITION:
         raise _too_many(end.position, place)
+
+
+def _same_history(one: str | None, other: str | None) -> bool:
+    """Whether one of the texts begins with the other."""
+    if one is None or other is None:
+        return True
+    shorter, longer = sorted((one, other), key=len)
+    return f"{longer}, ".startswith(f"{shorter}, ")
+
+
+def _longer(one: str | None, other: str | None) -> str | None:
+    return one if len(one or "") >= len(other or "") else other
 
 
 def other_timeline(known: str, found: str, place: str) -> UpstreamError:

@@ -48,7 +48,8 @@ UNKNOWN_POSITION = -1
 OP_COLUMN = "mz_op"
 # int64: when the change was committed upstream, as the upstream says it, in any unit.
 COMMITTED_COLUMN = "mz_committed"
-# text: which history of the upstream the position belongs to. Null for rows of snapshots.
+# text: which history of the upstream the position belongs to; of rows of a snapshot the beginning of it. Null
+# for incremental rows.
 TIMELINE_COLUMN = "mz_timeline"
 # int64, or a fixed-size list of int64 for products: the time of an update in a CDCv2 stream (outputs that are
 # one).

@@ -55,7 +55,11 @@ class Connector(ABC):
 
     @abstractmethod
     def timelines(self, source: SourceFields) -> pa.Array:
-        """As text: positions of different timelines cannot be compared."""
+        """As text: positions of different timelines cannot be compared. The texts begin with `origins`."""
+
+    def origins(self, source: SourceFields) -> pa.Array:
+        """As text: which connector wrote the changes."""
+        return _described({name: source.text(name) for name in ("connector", "name")})
 
 
 class PostgresPositions(Connector):

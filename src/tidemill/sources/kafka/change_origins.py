@@ -72,6 +72,9 @@ def origins_of(source: SourceFields, live: np.ndarray, faults: Faults) -> Origin
         told = connector.timelines(source)
         only = others or not streamed.all()
         timelines = pc.if_else(pa.array(mine & streamed), told, timelines) if only else told
+        whole = mine & needed & ~streamed
+        if whole.any():
+            timelines = pc.if_else(pa.array(whole), connector.origins(source), timelines)
     positions = pa.FixedSizeListArray.from_arrays(
         pa.array(numbers_of.ravel()), type=POSITION_TYPE, mask=pa.array(~placed)
     )
