@@ -4,7 +4,14 @@ import os
 
 import hypothesis
 
-pytest_plugins = ["support.spark", "support.server", "support.s3", "support.kafka", "support.debezium"]
+pytest_plugins = [
+    "support.spark",
+    "support.server",
+    "support.s3",
+    "support.kafka",
+    "support.debezium",
+    "support.upstream_postgres",
+]
 
 # The JVMs of a test run live for seconds to minutes, too short for the optimizing compiler to pay. Measured
 # without it: two thirds of the processor time for Spark's start, half of it for a hundred small queries.

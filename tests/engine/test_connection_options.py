@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tidemill.catalog.connection_ops import CreateConnectionOp, CreateSecretOp
+from tidemill.catalog.connections import completed
 from tidemill.catalog.items import BUILTINS, Connection
 from tidemill.catalog.ops import CreateDatabaseOp, RenameOp, apply_all
 from tidemill.catalog.state import CatalogState
@@ -80,6 +81,24 @@ REGISTRY = [
         {"url": "https://h", "ssl_certificate": PEM, "ssl_key": {"secret": "k"}},
     ),
 ]
+POSTGRES = [
+    ("HOST 'h', DATABASE 'd', USER 'u'", {"host": "h", "database": "d", "user": "u"}),
+    (
+        f"""HOST '::1', PORT 5433, DATABASE 'd', USER SECRET u, PASSWORD SECRET p, SSL MODE verify_full,
+        SSL CERTIFICATE AUTHORITY '{PEM}', SSL CERTIFICATE '{PEM}', SSL KEY SECRET k""",
+        {
+            "host": "::1",
+            "port": 5433,
+            "database": "d",
+            "user": {"secret": "u"},
+            "password": {"secret": "p"},
+            "ssl_mode": "VERIFY_FULL",
+            "ssl_ca": PEM,
+            "ssl_certificate": PEM,
+            "ssl_key": {"secret": "k"},
+        },
+    ),
+]
 
 
 @pytest.mark.parametrize(("options", "wanted"), KAFKA, ids=range(len(KAFKA)))
@@ -91,6 +110,17 @@ def test_kafka(options: str, wanted: dict[str, object]) -> None:
 def test_registry(options: str, wanted: dict[str, object]) -> None:
     sql = f"CREATE CONNECTION c TO CONFLUENT SCHEMA REGISTRY ({options})"
     assert kept(sql) == ("confluent-schema-registry", wanted)
+
+
+@pytest.mark.parametrize(("options", "wanted"), POSTGRES, ids=range(len(POSTGRES)))
+def test_postgres(options: str, wanted: dict[str, object]) -> None:
+    assert kept(f"CREATE CONNECTION c TO POSTGRES ({options})") == ("postgres", wanted)
+
+
+def test_the_mode_of_tls_is_what_the_other_options_make_likely() -> None:
+    assert completed("postgres", {})["ssl_mode"] == "prefer"
+    assert completed("postgres", {"ssl_ca": PEM})["ssl_mode"] == "verify-full"
+    assert completed("postgres", {"ssl_mode": "VERIFY_CA"}) == {"port": 5432, "ssl_mode": "verify-ca"}
 
 
 SASL = "SASL MECHANISMS 'PLAIN', SASL USERNAME 'u', SASL PASSWORD = SECRET p"
@@ -138,10 +168,29 @@ WRONG_REGISTRY = [
     ("URL 'https://h', SSL KEY 'hunter2'", "SSL KEY must be a secret"),
 ]
 
+HDU = "HOST 'h', DATABASE 'd', USER 'u'"
+WRONG_POSTGRES = [
+    ("DATABASE 'd', USER 'u'", "a postgres connection needs HOST"),
+    ("HOST 'h', USER 'u'", "a postgres connection needs DATABASE"),
+    ("HOST 'h', DATABASE 'd'", "a postgres connection needs USER"),
+    ("HOST '/tmp', DATABASE 'd', USER 'u'", "HOST is no name or address of a machine"),
+    ("HOST 'a,b', DATABASE 'd', USER 'u'", "HOST is no name or address of a machine"),
+    ("HOST 'db:5432', DATABASE 'd', USER 'u'", "HOST is no name or address of a machine"),
+    ("HOST SECRET s, DATABASE 'd', USER 'u'", "HOST cannot be a secret"),
+    (f"{HDU}, PORT 0", "PORT cannot be 0"),
+    (f"{HDU}, PORT 65536", "PORT cannot be 65536"),
+    (f"{HDU}, PASSWORD 'hunter2'", "PASSWORD must be a secret"),
+    (f"{HDU}, SSL MODE maybe", 'SSL MODE cannot be "maybe"'),
+    (f"{HDU}, SSL MODE verify_ca", "SSL MODE verify-ca needs SSL CERTIFICATE AUTHORITY"),
+    (f"{HDU}, SSL MODE disable, SSL CERTIFICATE AUTHORITY '{PEM}'", "does not go with SSL MODE disable"),
+    (f"{HDU}, SSL KEY SECRET k", "SSL KEY needs SSL CERTIFICATE"),
+]
+
 
 @pytest.mark.parametrize(
     ("kind", "options", "wanted"),
     [("KAFKA", *case) for case in WRONG_KAFKA]
+    + [("POSTGRES", *case) for case in WRONG_POSTGRES]
     + [("CONFLUENT SCHEMA REGISTRY", *case) for case in WRONG_REGISTRY],
 )
 def test_what_does_not_go_together_is_told_with_what_does(kind: str, options: str, wanted: str) -> None:
@@ -182,7 +231,8 @@ def test_options_of_another_kind_are_refused() -> None:
 @pytest.mark.parametrize(
     "sql",
     [f"CREATE CONNECTION k TO KAFKA ({options})" for options, _ in KAFKA]
-    + [f"CREATE CONNECTION k TO CONFLUENT SCHEMA REGISTRY ({options})" for options, _ in REGISTRY],
+    + [f"CREATE CONNECTION k TO CONFLUENT SCHEMA REGISTRY ({options})" for options, _ in REGISTRY]
+    + [f"CREATE CONNECTION k TO POSTGRES ({options})" for options, _ in POSTGRES],
 )
 def test_show_create_gives_it_back_under_the_names_of_today(sql: str) -> None:
     names = ["p", "u", "c", "k2"]

@@ -34,7 +34,6 @@ from tidemill.sql import ast
 from tidemill.sql.parse import parse
 from tidemill.sql.parser import connection_kinds as syntax
 from tidemill.sql.parser.connection_kinds import syntax as values
-from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.types.model import INT8, TEXT
 
 # -- the first file: sql/parser/connection_kinds/mail_box.py
@@ -43,7 +42,7 @@ MAIL_BOX = values.ConnectionSyntax(
     "mail box",
     {
         ("host",): values.text,
-        ("port",): TokenCursor.integer,
+        ("port",): values.port,
         ("ssl", "mode"): values.word,
         ("user",): values.text,
         ("username",): values.text,
@@ -195,7 +194,10 @@ def test_what_is_wrong_is_refused(world: World, options: str, wanted: str) -> No
 def test_it_is_among_the_kinds_that_a_hint_names() -> None:
     with pytest.raises(SyntaxError_, match="unknown kind of connection") as caught:
         parse("CREATE CONNECTION m TO MALL BOX (HOST 'h')")
-    assert caught.value.hint == "A connection can be made TO KAFKA or CONFLUENT SCHEMA REGISTRY or MAIL BOX."
+    assert (
+        caught.value.hint
+        == "A connection can be made TO KAFKA, CONFLUENT SCHEMA REGISTRY, POSTGRES or MAIL BOX."
+    )
 
 
 def test_an_option_is_read_the_same_way_in_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:

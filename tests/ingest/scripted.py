@@ -59,6 +59,8 @@ class ScriptedSource(UpstreamSource):
 
     def __init__(self) -> None:
         self.stands = Offsets()
+        # What it was told to be durable.
+        self.kept = Offsets()
         self.error: UpstreamError | None = None
 
     def frontier(self, now: int) -> Offsets:
@@ -68,6 +70,10 @@ class ScriptedSource(UpstreamSource):
 
     def reader(self) -> ScriptedReader:
         return ScriptedReader()
+
+    def durable(self, frontier: Offsets) -> None:
+        assert self.kept <= frontier
+        self.kept = frontier
 
     def produce(self, **records: int) -> None:
         """`p0=3`: three more records in partition 0."""

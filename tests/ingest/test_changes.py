@@ -333,3 +333,17 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(seed: int) -> None:
 @given(st.integers(0, 2**32), st.booleans())
 def test_thousands_of_topics(seed: int, crashes: bool) -> None:
     run(seed, crashes=crashes)
+
+
+@pytest.mark.parametrize("phase", [ChangePhase.SNAPSHOT, ChangePhase.INCREMENTAL])
+def test_a_snapshot_behind_changes_of_missing_rows_stops_the_source(
+    house: ChangeHouse, phase: ChangePhase
+) -> None:
+    """They are an error of reads until then (`Invalid data in source`), and further changes go on."""
+    show(house, streamed(20, "u", "x", "y"), streamed(30, "d", "gone", None, 2))
+    show(house, streamed(40, "u", "y", "z"))
+    assert house.rows() == {(1, "x"): -1, (1, "z"): 1, (2, "gone"): -1}
+    error = refused(house, replace(snapshot(50, 2, "z"), phase=phase))
+    assert error.primary == "a snapshot came after changes whose old rows were never there"
+    assert "add up to -1." in (error.detail or "") and 'topic "t"' in (error.detail or "")
+    assert "START OFFSET" in (error.hint or "")

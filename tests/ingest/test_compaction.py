@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ingest.large_shards import SMALL, carry_here, grow
 from support.shards import DESC, Model, append, check_contents, check_files, check_listen, memory_folder
 from tidemill.ingest import compact_task
-from tidemill.ingest.compaction import Counts, SparkCompactor
+from tidemill.ingest.compaction import CompactionCounts, SparkCompactor
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.cache import PartCache
 from tidemill.persist.compact import Compacted, settled_parts
@@ -257,7 +257,7 @@ def test_without_spark_nothing_begins(folder: str) -> None:
     host.ready = True
     compactor.look()
     assert not compactor.running
-    assert compactor.counts == Counts()
+    assert compactor.counts == CompactionCounts()
     check_contents(shard, model)
 
 
@@ -269,7 +269,7 @@ def test_what_is_in_a_hurry_waits(folder: str) -> None:
     compactor = SparkCompactor(Home(shard), cast(SparkHost, host))
     compactor.look({shard.id})
     compactor.stop()
-    assert compactor.counts == Counts()
+    assert compactor.counts == CompactionCounts()
 
 
 Bug = Callable[[pytest.MonkeyPatch], None]

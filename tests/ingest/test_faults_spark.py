@@ -180,10 +180,10 @@ def test_the_disk_is_full(spark: SparkHost, small_disk: Path, tmp_path: Path) ->
         world.wait(lambda: all(world.ingestion.machine(s) is not None for s in sources), "not opened")
         world.wait_for_ticks(2, *sources)
         balloon = small_disk / "balloon"
-        with balloon.open("wb") as file, contextlib.suppress(OSError):
+        # Without a buffer: what a buffer could not write, close() would try to write again, and fail.
+        with balloon.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(1 << 16))
-                file.flush()
         for source in sources:
             world.wait(lambda s=source: world.slot(s).failures >= 2, "nobody notices")
             status = world.status(source)

@@ -252,6 +252,27 @@ def test_tables_that_go_before_they_were_ever_readable(tmp_path: Path) -> None:
     house.close()
 
 
+def test_the_source_is_told_what_no_crash_reads_again(house: House) -> None:
+    """An output without rows is not written with every tick, so a crash reads its share again."""
+    at = now(house) // 100 * 100 + 200
+    house.source.produce(p0=5)
+    assert house.tick(at)
+    assert house.source.kept == Offsets({0: 5})
+    for n in range(1, 4):
+        house.source.produce(p0=1)
+        assert house.tick(at + 100 * n)
+        # The tenths have nothing.
+        assert house.source.kept == Offsets({0: 5})
+    house.close()
+    house.open()
+    assert house.machine.pending[0].binding.lower == house.source.kept
+    while house.machine.pending:
+        house.tick(at + 400)
+    house.source.produce(p0=1)
+    assert house.tick(at + 400 + machine_module.IDLE_APPEND_MS)
+    assert house.source.kept == house.machine.ingested == Offsets({0: 9})
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_crash_at_any_step_loses_and_doubles_nothing(tmp_path: Path, step: str) -> None:
     house = House(tmp_path / "data")

@@ -156,6 +156,8 @@ def test_every_kind_is_a_key_here() -> None:
         model.Kind.UNKNOWN,
         model.Kind.QCHAR,
         model.Kind.REGPROC,
+        model.Kind.REGTYPE,
+        model.Kind.REGTYPE,
         model.Kind.VOID,
     }
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.query.scratch import Scratch
+from tidemill.scratch import Scratch
 
 # Holds a folder until it is killed.
 _HOLDER = """
 import tempfile, sys, time
 tempfile.tempdir = sys.argv[1]
-from tidemill.query.scratch import Scratch
+from tidemill.scratch import Scratch
 print(Scratch().path, flush=True)
 time.sleep(600)
 """

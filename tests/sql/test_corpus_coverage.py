@@ -41,7 +41,7 @@ __all__ = ["oracle"]
 # What PostgreSQL does not have cannot be asked there; it has tests of its own.
 OURS = {Kind.UINT2, Kind.UINT4, Kind.UINT8, Kind.MZ_TIMESTAMP, Kind.LIST, Kind.MAP}
 # No query's value has these: they live in catalogs, or until a literal takes its type.
-INNER = {Kind.QCHAR, Kind.REGPROC, Kind.VOID, Kind.UNKNOWN, Kind.RECORD, Kind.ARRAY}
+INNER = {Kind.QCHAR, Kind.REGPROC, Kind.REGTYPE, Kind.VOID, Kind.UNKNOWN, Kind.RECORD, Kind.ARRAY}
 # Of the whole, at most this share may be known to differ.
 MOST_DIFFERENT = 0.03
 

@@ -43,7 +43,7 @@ def test_every_type_has_a_page_and_the_index_every_page() -> None:
     pages = "\n".join(p.read_text(encoding="utf-8") for p in PAGES)
     index = (DOCS / "types" / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"\(([a-z_]+)\.md\)", index) and all(f"({p.name})" in index for p in PAGES)
-    inner = {Kind.UNKNOWN, Kind.VOID, Kind.QCHAR, Kind.REGPROC}
+    inner = {Kind.UNKNOWN, Kind.VOID, Kind.QCHAR, Kind.REGPROC, Kind.REGTYPE}
     without = {*inner, Kind.RECORD, Kind.ARRAY, Kind.LIST, Kind.MAP}
     for kind in set(Kind) - without:
         assert f"| `{SqlType(kind)}" in pages or kind is Kind.CHAR, kind

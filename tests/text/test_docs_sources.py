@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 from tidemill.engine.relations.system import SYSTEM_RELATIONS
 from tidemill.engine.serve.ingest_metrics import IngestCollector
 from tidemill.ingest import slot, status
-from tidemill.ingest.compaction import Counts
+from tidemill.ingest.compaction import CompactionCounts
 from tidemill.sources.contract import ReadLimits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def test_every_column_is_told() -> None:
 class _Nothing:
     """As a server without sources, that has compacted nothing."""
 
-    counts = Counts()
+    counts = CompactionCounts()
     running = False
 
     def all(self) -> list[object]:

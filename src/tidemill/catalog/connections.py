@@ -27,6 +27,11 @@ Definition = dict[str, Any]
 
 KAFKA = "kafka"
 SCHEMA_REGISTRY = "confluent-schema-registry"
+POSTGRES = "postgres"
+
+# As libpq calls them.
+POSTGRES_SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
+POSTGRES_PORT = 5432
 
 
 class Secrets(Protocol):
@@ -89,8 +94,16 @@ def _secured(given: Mapping[str, Any]) -> Definition:
     return {**given, "security_protocol": protocol}
 
 
+def _addressed(given: Mapping[str, Any]) -> Definition:
+    """A PostgreSQL connection with its port and the mode of TLS, whichever way it is spelled. Whoever gives
+    an authority wants the server to be checked."""
+    mode = "verify-full" if "ssl_ca" in given else "prefer"
+    spelled = str(given.get("ssl_mode", mode)).lower().replace("_", "-")
+    return {"port": POSTGRES_PORT, **given, "ssl_mode": spelled}
+
+
 # Options with their defaults, for kinds that have defaults.
-DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Definition]] = {KAFKA: _secured}
+DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Definition]] = {KAFKA: _secured, POSTGRES: _addressed}
 
 
 def completed(kind: str, given: Mapping[str, Any]) -> Definition:

@@ -27,6 +27,7 @@ from tidemill.envelope.keys import KeyShape
 from tidemill.envelope.upsert import as_updates
 from tidemill.errors import DataCorrupted, Internal
 from tidemill.ingest.fact_shard import read_facts, write_facts
+from tidemill.ingest.state.fill import KeyNotUnique
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.sources.contract import (
@@ -36,6 +37,7 @@ from tidemill.sources.contract import (
     TRUNCATE_COLUMN,
     SourcePiece,
     UpstreamError,
+    UpstreamLost,
 )
 from tidemill.sources.offsets import PartitionKey
 from tidemill.types.columns import contiguous, valid_mask
@@ -81,6 +83,16 @@ class ChangeWork:
             return not self.settle(found).starts
         except UpstreamError:
             return False
+
+
+def incomplete_changes(place: str, error: KeyNotUnique) -> UpstreamError:
+    """Why rows of a snapshot cannot replace those of their keys."""
+    return UpstreamLost(
+        "a snapshot came after changes whose old rows were never there",
+        detail=f"It is in {place}. {error.found} A row of a snapshot replaces the one row of its key.",
+        hint="Create the source again over a topic that begins with a snapshot, or with START OFFSET where "
+        "the new one begins; or use ENVELOPE DEBEZIUM UPSERT.",
+    )
 
 
 class PieceChanges:

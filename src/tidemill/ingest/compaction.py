@@ -57,7 +57,7 @@ class CompactionHome(Protocol):
 
 
 @dataclass(slots=True)
-class Counts:
+class CompactionCounts:
     """Counted from the start of the server."""
 
     done: int = 0
@@ -84,7 +84,7 @@ class SparkCompactor:
         self._home = home
         self._host = host
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compact-spark")
-        self.counts = Counts()
+        self.counts = CompactionCounts()
         # The current check, and its job while it has one.
         self._working: Future[None] | None = None
         self._job: Job | None = None

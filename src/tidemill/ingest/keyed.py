@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from tidemill import failpoints
 from tidemill.envelope.keys import KeyShape
+from tidemill.ingest.changes import incomplete_changes
 from tidemill.ingest.exchange import BUCKETS, encode, gather, partition_by_key
 from tidemill.ingest.history import CollectionHistory
 from tidemill.ingest.recovery.partition import Spread
 from tidemill.ingest.recovery.shares import recover_here
 from tidemill.ingest.recovery.values import FoundUpdates
-from tidemill.ingest.state import prepare, shared
+from tidemill.ingest.state import KeyNotUnique, prepare, shared
 from tidemill.ingest.task import FP_READ, FP_WRITTEN, PartWriter, named, piece_changes, read, stamped
 from tidemill.ingest.unit import Unit, UnitFacts, UnitFailure, UnitTarget, UpsertWork
 from tidemill.sources.contract import OFFSET_COLUMN, SourceBatch, SourcePiece
@@ -173,7 +174,10 @@ def _apply(
     shape = _shape(target, target.upsert)
     history = CollectionHistory(unit.blobs, target.shard)
     most = FILL_ROWS if unit.shares == 1 else None
-    prepared = prepare(shared(folder), target.shard, shape, buckets, target.upsert.upper, history, most)
+    try:
+        prepared = prepare(shared(folder), target.shard, shape, buckets, target.upsert.upper, history, most)
+    except KeyNotUnique as e:
+        raise e if target.changes is None else incomplete_changes(target.changes.place, e) from e
     facts.hits += prepared.hits
     facts.misses += prepared.misses + prepared.behind
     writer = PartWriter(unit, index, target, facts)

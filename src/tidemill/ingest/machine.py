@@ -13,6 +13,7 @@ memory only, never beyond the oracle's lease, so the next server starts past eve
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -180,6 +181,9 @@ class SourceMachine:
         self._marks: Mapping[str, str] | None = None
         # The pieces of the first of `pending`, if it must be read again in the same pieces.
         self._cut: tuple[SourcePiece, ...] | None = None
+        # Bindings that were committed since the source was last told what is durable, in order: an output
+        # without rows may lack them.
+        self._committed: deque[Binding] = deque()
         # Bindings that are not yet in every shard, in order. More than one only after a crash.
         self.pending: list[SourceWork] = []
         # No binding is below it. The first binding is after the creation time, to which since moves.
@@ -420,20 +424,27 @@ class SourceMachine:
 
     def unit(self, ways: int, seconds: float, shares: int = 1) -> Unit:
         """The work of the oldest unfinished binding, in `ways` pieces. The caller ends its job with `commit`
-        or `abandon`."""
+        or `abandon`. Raises UpstreamError."""
         work = self.pending[0]
-        cut = self._cut or tuple(self.source.split(work.binding.lower, work.binding.upper, ways))
+        targets = tuple(self._target(index, work) for index in range(len(self.source.outputs)))
+        wanted = frozenset(index for index, target in enumerate(targets) if target is not None)
+        reader, pieces = self.source.plan(work.binding.lower, work.binding.upper, ways, wanted)
         return Unit(
             source=self.id,
-            reader=self.source.reader(),
-            pieces=cut,
+            reader=reader,
+            pieces=self._cut or tuple(pieces),
             time=work.binding.time,
-            targets=tuple(self._target(index, work) for index in range(len(self.source.outputs))),
+            targets=targets,
             blobs=self.remap.shard.blobs,
             job=self._home.begin_job(),
             seconds=seconds,
             shares=shares,
         )
+
+    def unit_seconds(self, usual: float) -> float:
+        """How long the unit of the oldest unfinished binding may take in a job of its own."""
+        binding = self.pending[0].binding
+        return self.source.reading_seconds(binding.lower, binding.upper, usual)
 
     def _target(self, index: int, work: SourceWork) -> UnitTarget | None:
         feed = next((f for f in self.feeds if f.output == index), None)
@@ -532,12 +543,22 @@ class SourceMachine:
             raise
         finally:
             self._home.end_job(unit.job)
-        self.pending.pop(0)
+        self._committed.append(self.pending.pop(0).binding)
+        self._tell_durable()
         self._marks = None
         self._begin(self.feeds)
         if facts.records:
             self.weight = max(1.0, facts.rows / facts.records)
         self._hydrate()
+
+    def _tell_durable(self) -> None:
+        """Tell the source how far every shard is, as a crash now would find them."""
+        least = min((upper_of(feed.shard) for feed in self.feeds), default=None)
+        durable: Offsets | None = None
+        while self._committed and (least is None or self._committed[0].time < least):
+            durable = self._committed.popleft().upper
+        if durable is not None:
+            self.source.durable(durable)
 
     def _append(self, feed: TableFeed, parts: Sequence[Part], time: int) -> None:
         shard = feed.shard

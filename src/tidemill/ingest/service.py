@@ -215,7 +215,7 @@ class Ingestion:
     def _remove(self, source_id: ItemId) -> None:
         slot = self.ticker.remove(source_id)
         if slot is not None:
-            self.ticker.when_free(slot, slot.machine.source.close)
+            self.ticker.when_free(slot, slot.machine.source.dropped)
 
     def _upstream(self, wanted: _Wanted) -> Upstream:
         return open_source(opened(wanted.state, wanted.item, self._secrets), self.files_root)

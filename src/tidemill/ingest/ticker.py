@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 
 from tidemill.errors import TidemillError
 from tidemill.ingest.runner import JobFailed, Runner
@@ -358,10 +359,15 @@ class Ticker:
             records = machine.pending_rows
             cores = self._runner.cores
             shares = key_shares(records, cores, at_hand=slot.at_hand)
-            unit = machine.unit(machine.pace.ways(records, cores), ALONE_SECONDS, shares)
-            began = time.monotonic()
             try:
-                (facts,) = self._runner.run([unit], lane=ALONE_LANE, seconds=ALONE_SECONDS)
+                unit = machine.unit(machine.pace.ways(records, cores), ALONE_SECONDS, shares)
+            except Exception as e:
+                self._fail(slot, e)
+                break
+            began = time.monotonic()
+            unit = replace(unit, seconds=machine.unit_seconds(unit.seconds))
+            try:
+                (facts,) = self._runner.run([unit], lane=ALONE_LANE, seconds=unit.seconds)
             except Exception as e:
                 machine.abandon(unit)
                 self._fail(slot, e)

@@ -31,7 +31,6 @@ from tidemill.query.executors import Executors
 from tidemill.query.java import Java, find_java
 from tidemill.query.metrics import QueryMetrics
 from tidemill.query.out_of_memory import Exhausted
-from tidemill.query.scratch import Scratch
 from tidemill.query.session_slots import SessionSlot, Slots
 from tidemill.query.settings import (
     EXECUTOR_LOG4J,
@@ -44,6 +43,7 @@ from tidemill.query.settings import (
     refuse_fixed,
     spark_conf,
 )
+from tidemill.scratch import Scratch
 
 P = ParamSpec("P")
 R = TypeVar("R")

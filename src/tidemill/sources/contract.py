@@ -256,6 +256,27 @@ class UpstreamSource(ABC):
     @abstractmethod
     def reader(self) -> SourceReader: ...
 
+    def plan(
+        self, lower: Offsets, upper: Offsets, ways: int, outputs: frozenset[int]
+    ) -> tuple[SourceReader, list[SourcePiece]]:
+        """The reader for a range of which only some outputs are needed, and the range as pieces for about
+        `ways` tasks. Called before each attempt to read it; sources that must prepare a range do it here.
+        Raises UpstreamError."""
+        return self.reader(), self.split(lower, upper, ways)
+
+    def reading_seconds(self, lower: Offsets, upper: Offsets, usual: float) -> float:
+        """How long reading the planned range in a job of its own may take. Only sources whose ranges cannot
+        be cut as small as `cut` is asked to need more than usual."""
+        return usual
+
+    def durable(self, frontier: Offsets) -> None:  # noqa: B027 - most upstreams keep what they have
+        """Everything below is in all shards, and is never read again, except by tables that are added later:
+        an upstream that waits for this may forget it."""
+
+    def dropped(self) -> None:
+        """Called instead of `close` when the source was dropped: nothing of it must stay upstream."""
+        self.close()
+
     def close(self) -> None:  # noqa: B027 - most sources hold no connection
         """Close connections. Nothing is called afterwards."""
 

@@ -14,10 +14,11 @@ from tidemill.errors import TidemillError
 from tidemill.sources.contract import Definition, UpstreamError, UpstreamSource, unreadable_definition
 from tidemill.sources.generators.definition import LOAD_GENERATOR, open_generator
 
-__all__ = ["FILES", "KAFKA", "LOAD_GENERATOR", "SOURCES", "Definition", "open_source"]
+__all__ = ["FILES", "KAFKA", "LOAD_GENERATOR", "POSTGRES", "SOURCES", "Definition", "open_source"]
 
 KAFKA = "kafka"
 FILES = "files"
+POSTGRES = "postgres"
 
 
 # Imports are in the functions: a process without such a source need not load its client and all decoders.
@@ -39,11 +40,18 @@ def _open_files(definition: Mapping[str, Any], files_root: str) -> UpstreamSourc
         raise UpstreamError(error.primary, detail=error.detail, hint=error.hint) from error
 
 
+def _open_postgres(definition: Mapping[str, Any], files_root: str) -> UpstreamSource:
+    from tidemill.sources.postgres.source import PostgresSource
+
+    return PostgresSource(definition)
+
+
 # By the `kind` of a definition, and with `files_root`, the folder below which files may be read.
 SOURCES: dict[str, Callable[[Mapping[str, Any], str], UpstreamSource]] = {
     LOAD_GENERATOR: open_generator,
     KAFKA: _open_kafka,
     FILES: _open_files,
+    POSTGRES: _open_postgres,
 }
 
 

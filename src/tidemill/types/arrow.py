@@ -44,7 +44,7 @@ INTERVAL_FIELDS = [
 ]
 
 # A function of the catalogs: its name in text format, its OID in binary format.
-REGPROC_FIELDS = [pa.field("oid", pa.int64()), pa.field("name", pa.string())]
+REG_FIELDS = [pa.field("oid", pa.int64()), pa.field("name", pa.string())]
 
 _PLAIN: dict[Kind, pa.DataType] = {
     Kind.BOOL: pa.bool_(),
@@ -73,7 +73,8 @@ _PLAIN: dict[Kind, pa.DataType] = {
     Kind.INTERVAL: pa.struct(INTERVAL_FIELDS),
     Kind.MZ_TIMESTAMP: pa.int64(),
     Kind.OID: pa.int64(),
-    Kind.REGPROC: pa.struct(REGPROC_FIELDS),
+    Kind.REGPROC: pa.struct(REG_FIELDS),
+    Kind.REGTYPE: pa.struct(REG_FIELDS),
 }
 
 

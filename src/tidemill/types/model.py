@@ -41,6 +41,7 @@ class Kind(Enum):
     NAME = "name"
     QCHAR = "char"  # PostgreSQL's "char", one byte; only in its catalogs, never in a stored column
     REGPROC = "regproc"  # the name of a function in its catalogs; never in a stored column
+    REGTYPE = "regtype"  # likewise of a type; only as the element of an array
     VOID = "void"  # the result of a function that is called for its effect; never in a stored column
     UNKNOWN = "unknown"  # an untyped literal or parameter before it takes its context's type
     ARRAY = "array"
@@ -121,6 +122,7 @@ OID = SqlType(Kind.OID)
 NAME = SqlType(Kind.NAME)
 QCHAR = SqlType(Kind.QCHAR)
 REGPROC = SqlType(Kind.REGPROC)
+REGTYPE = SqlType(Kind.REGTYPE)
 VOID = SqlType(Kind.VOID)
 UNKNOWN = SqlType(Kind.UNKNOWN)
 
@@ -142,11 +144,21 @@ def unmodified(t: SqlType) -> SqlType:
 
 
 def for_spark(desc: RelationDesc) -> RelationDesc:
-    """A catalog's columns in Spark's form. Spark has no names of functions, so a regproc is an OID."""
-    if not any(c.type.kind is Kind.REGPROC for c in desc.columns):
+    """A catalog's columns in Spark's form. Spark has no names of functions and types: there they are OIDs."""
+    types = [_plain_oids(c.type) for c in desc.columns]
+    if types == desc.types:
         return desc
-    columns = (replace(c, type=OID) if c.type.kind is Kind.REGPROC else c for c in desc.columns)
-    return replace(desc, columns=tuple(columns))
+    return replace(desc, columns=tuple(map(_typed, desc.columns, types)))
+
+
+def _typed(column: Column, t: SqlType) -> Column:
+    return replace(column, type=t)
+
+
+def _plain_oids(t: SqlType) -> SqlType:
+    if t.element is not None:
+        return t if (inner := _plain_oids(t.element)) is t.element else replace(t, element=inner)
+    return OID if t.kind in (Kind.REGPROC, Kind.REGTYPE) else t
 
 
 def face(t: SqlType) -> Hashable:

@@ -25,6 +25,7 @@ _PLAIN: dict[str, SqlType] = {
     "int2vector": INT2VECTOR,
     "oidvector": OIDVECTOR,
     "regproc": model.REGPROC,
+    "regtype": model.REGTYPE,
 }
 
 

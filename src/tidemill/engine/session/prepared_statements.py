@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from tidemill.engine.relations.pg.session_objects import SHOWN_VERBS, PreparedRow
 from tidemill.errors import DuplicateObject, LimitExceeded, UndefinedObject
 from tidemill.sql import ast
-from tidemill.types.model import type_name
 
 if TYPE_CHECKING:
     from tidemill.engine.api import PreparedStatement
@@ -76,8 +75,8 @@ class Statements:
             PreparedRow(
                 name,
                 p.text if p.verb in SHOWN_VERBS else None,
-                tuple(type_name(t) for t in p.param_types),
-                None if p.columns is None else tuple(type_name(c.type) for c in p.columns),
+                tuple(p.param_types),
+                None if p.columns is None else tuple(c.type for c in p.columns),
                 p.text.lstrip()[:7].lower() == "prepare",
             )
             for name, p in list(self._kept.items())

@@ -50,7 +50,7 @@ class CallTargets:
 
 
 @dataclass(frozen=True, slots=True)
-class Acting:
+class SideEffectFunction:
     """One function. `call` takes what it acts on and a value for each of `args`, None for NULL; its result
     may be an awaitable."""
 
@@ -91,25 +91,27 @@ _OF_ONE = "Write SELECT {}(pid) FROM pg_stat_activity WHERE ..., or with the num
 _ALONE = (
     "Write SELECT {}, without a relation of your own: nobody can say how often another query would sleep."
 )
-_FUNCTIONS: Mapping[str, Acting] = {
-    "pg_cancel_backend": Acting(
+_FUNCTIONS: Mapping[str, SideEffectFunction] = {
+    "pg_cancel_backend": SideEffectFunction(
         (exp.DType.INT,), BOOL, lambda on, pid: on.backends.cancel(pid), _OF_ONE.format("pg_cancel_backend")
     ),
-    "pg_terminate_backend": Acting(
+    "pg_terminate_backend": SideEffectFunction(
         (exp.DType.INT,),
         BOOL,
         lambda on, pid: on.backends.terminate(pid),
         _OF_ONE.format("pg_terminate_backend"),
     ),
-    "set_config": Acting(
+    "set_config": SideEffectFunction(
         (exp.DType.TEXT, exp.DType.TEXT, exp.DType.BOOLEAN),
         TEXT,
         _set_config,
         "Write SELECT set_config(name, value, is_local), without a relation of your own.",
     ),
-    "pg_sleep": Acting((exp.DType.DOUBLE,), VOID, _sleep, _ALONE.format("pg_sleep(seconds)")),
-    "pg_sleep_for": Acting((exp.DType.INTERVAL,), VOID, _sleep_for, _ALONE.format("pg_sleep_for(interval)")),
-    "pg_sleep_until": Acting(
+    "pg_sleep": SideEffectFunction((exp.DType.DOUBLE,), VOID, _sleep, _ALONE.format("pg_sleep(seconds)")),
+    "pg_sleep_for": SideEffectFunction(
+        (exp.DType.INTERVAL,), VOID, _sleep_for, _ALONE.format("pg_sleep_for(interval)")
+    ),
+    "pg_sleep_until": SideEffectFunction(
         (exp.DType.TIMESTAMPTZ,), VOID, _sleep_until, _ALONE.format("pg_sleep_until(time)")
     ),
 }
@@ -122,7 +124,7 @@ class SessionCall:
     """One call in a select list: the position of its value, and the query columns that are its arguments."""
 
     at: int
-    function: Acting
+    function: SideEffectFunction
     args: tuple[int, ...]
 
 

@@ -52,9 +52,10 @@ class KeyNotUnique(TidemillError):
 
     def __init__(self, shard: str, key: Mapping[str, object], copies: int) -> None:
         told = ", ".join(f"{name} = {str(value)[:200]}" for name, value in key.items())
+        self.found = f"The rows of the key ({told}) add up to {copies}."
         super().__init__(
             f"collection {shard} does not hold one row for each key",
-            detail=f"The rows of the key ({told}) add up to {copies}.",
+            detail=self.found,
             hint="Drop the source and create it again.",
         )
 

@@ -203,7 +203,7 @@ _FUNCTIONS: list[Function] = [
     *(
         # Of booleans apart: they are written t and f, and true and false as texts.
         _f("array_to_string", (model.array(t), TEXT, TEXT), TEXT, _array_to_string, optional=1, lenient=True)
-        for t in (BOOL, TEXT)
+        for t in (TEXT, BOOL)
     ),
     _f("array_length", (_A, INT4), INT4, _length),
     _f("array_upper", (_A, INT4), INT4, _length),

@@ -23,6 +23,7 @@ from tidemill.sql.local.kinds import (
     Category,
     Reg,
     Type,
+    array_element,
     category,
     is_vector,
     kind,
@@ -143,7 +144,7 @@ def converter(ctx: LocalContext, source: Type, target: Type) -> Convert | None:
             raise NotLocal("a narrower float")
         return lambda v, rt: float(v)
     elif target.kind is Kind.ARRAY and isinstance(source, SqlType) and source.kind is Kind.ARRAY:
-        inner = converter(ctx, element_type(source), element_type(target))
+        inner = converter(ctx, array_element(source), array_element(target))
         if inner is None:
             return None
         return lambda v, rt: [None if x is None else inner(x, rt) for x in v]
@@ -225,9 +226,9 @@ def writer(source: Type) -> Convert | None:
     if is_vector(source):
         return lambda v, rt: " ".join(map(str, v))
     if source.kind is Kind.ARRAY:
-        element = element_type(source)
+        element = array_element(source)
         inner = writer(element)
-        if element.kind is Kind.BOOL:
+        if isinstance(element, SqlType) and element.kind is Kind.BOOL:
             return lambda v, rt: array_text([None if x is None else "t" if x else "f" for x in v])
         return lambda v, rt: array_text(
             [None if x is None else x if inner is None else inner(x, rt) for x in v]

@@ -12,11 +12,10 @@ from tidemill.sql.local import operators
 from tidemill.sql.local.cast import to_type
 from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.forms import HANDLERS, first_column
-from tidemill.sql.local.kinds import Reg, Type
+from tidemill.sql.local.kinds import Reg, Type, array_element
 from tidemill.sql.local.logic import conjunction
 from tidemill.sql.local.model import Ctes, Env, Level, LocalScope, NotLocal, Refs, Run, Runtime, Typed
 from tidemill.types import model
-from tidemill.types.arrow import element_type
 from tidemill.types.model import BOOL, Kind, SqlType
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class Expressions:
                 found = to_type(self.ctx, found, model.array(value.type))
             if not isinstance(found.type, SqlType) or found.type.kind is not Kind.ARRAY:
                 raise NotLocal("ANY of no array")
-            element, items, refs = element_type(found.type), found.run, found.refs
+            element, items, refs = array_element(found.type), found.run, found.refs
         # The comparison is compiled once, over an environment of the value and one element.
         one = operators.binary(
             self.ctx,

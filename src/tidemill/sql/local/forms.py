@@ -14,11 +14,10 @@ from tidemill.sql.bind.calls import call_of, row_of
 from tidemill.sql.local import operators
 from tidemill.sql.local.cast import common, comparable, constant, explicit, to_type, unify, unknown
 from tidemill.sql.local.context import LocalContext
-from tidemill.sql.local.kinds import Category, category, kind, local_type
+from tidemill.sql.local.kinds import Category, array_element, category, kind, local_type
 from tidemill.sql.local.logic import all_refs, conjunction, disjunction, negation
 from tidemill.sql.local.model import Env, Level, NotLocal, Row, Run, Runtime, Typed
 from tidemill.types import model
-from tidemill.types.arrow import element_type
 from tidemill.types.model import BOOL, INT4, INT8, NUMERIC, TEXT, Kind, SqlType
 
 if TYPE_CHECKING:
@@ -298,7 +297,7 @@ def _bracket(x: Expressions, node: exp.Expr) -> Typed:
         at -= shift
         return found[at] if 0 <= at < len(found) else None
 
-    return Typed(element_type(value.type), element, value.refs | index.refs)
+    return Typed(array_element(value.type), element, value.refs | index.refs)
 
 
 def _scalar(x: Expressions, node: exp.Expr) -> Typed:

@@ -182,7 +182,7 @@ def _coerced(
 
 def _result(fn: Function, element: SqlType | None) -> Type:
     if fn.result is Poly.ELEMENT:
-        return element or TEXT
+        return Reg.TYPE if element == model.REGTYPE else element or TEXT
     if fn.result is Poly.ARRAY:
         return model.array(element or TEXT)
     if isinstance(fn.result, Poly):

@@ -12,6 +12,7 @@ from sqlglot import exp
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.typename import sql_type, written_name
 from tidemill.types import model
+from tidemill.types.arrow import element_type
 from tidemill.types.model import Kind, SqlType
 
 
@@ -37,6 +38,8 @@ Type = SqlType | Reg
 # themselves. Stored arrays never have a length, so the length distinguishes these from plain arrays.
 INT2VECTOR = SqlType(Kind.ARRAY, element=model.INT2, length=0)
 OIDVECTOR = SqlType(Kind.ARRAY, element=model.OID, length=0)
+# Arrays of OIDs in local queries. One regtype is a `Reg`.
+REGTYPES = model.array(model.REGTYPE)
 
 
 def is_vector(t: Type) -> bool:
@@ -99,6 +102,8 @@ def local_type(node: exp.Expr) -> Type | None:
     """The type that a cast names; None if this package has no such type."""
     if isinstance(node, exp.DataType) and node.this is exp.DType.ARRAY:
         inner = local_type(node.expressions[0])
+        if inner is Reg.TYPE:
+            return REGTYPES
         if not isinstance(inner, SqlType):
             return None
         return inner if inner.kind is Kind.ARRAY else model.array(inner)
@@ -113,6 +118,12 @@ def local_type(node: exp.Expr) -> Type | None:
         return sql_type(node)
     except TidemillError:
         return None
+
+
+def array_element(t: SqlType) -> Type:
+    """The type of an array's elements in local queries."""
+    inner = element_type(t)
+    return Reg.TYPE if inner == model.REGTYPE else inner
 
 
 def shown(t: Type) -> SqlType:

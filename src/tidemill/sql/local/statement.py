@@ -15,7 +15,7 @@ from tidemill.sql.functions.rowwise import stored
 from tidemill.sql.local.cast import writer
 from tidemill.sql.local.context import LocalContext
 from tidemill.sql.local.functions import Function
-from tidemill.sql.local.kinds import Reg, Type, is_vector, shown
+from tidemill.sql.local.kinds import REGTYPES, Reg, Type, is_vector, shown
 from tidemill.sql.local.model import Level, NotLocal, Row, Runtime, SessionFacts
 from tidemill.sql.local.query import compile_level
 from tidemill.types.arrow import arrow_type
@@ -55,6 +55,10 @@ class LocalQuery:
                 values = [
                     None if v is None else {"oid": v, "name": n} for v, n in zip(oids, values, strict=True)
                 ]
+            if t == REGTYPES:
+                name = writer(Reg.TYPE)
+                assert name is not None
+                values = [None if v is None else [{"oid": o, "name": name(o, rt)} for o in v] for v in values]
             told = shown(t)
             if told == NUMERIC:
                 values = [stored(v, told) for v in values]

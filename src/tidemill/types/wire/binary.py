@@ -67,7 +67,7 @@ def encode_binary(array: pa.Array | pa.ChunkedArray, t: SqlType) -> pa.Array:
         return column.cast(pa.binary())
     if kind in _FIXED:
         return _rows(_to_wire(column, kind).astype(_FIXED[kind]), valid_mask(column))
-    if kind is Kind.REGPROC:
+    if kind in (Kind.REGPROC, Kind.REGTYPE):
         return encode_binary(pc.struct_field(column, "oid"), model.OID)
     if kind is Kind.NUMERIC:
         return binary_numeric.encode(column, least=(t.shown or 0) if t.precision is None else None)

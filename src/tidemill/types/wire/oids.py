@@ -26,6 +26,7 @@ _KINDS: dict[Kind, tuple[int, int, int]] = {
     Kind.REGPROC: (24, 1008, 4),
     Kind.TEXT: (25, 1009, -1),
     Kind.OID: (26, 1028, 4),
+    Kind.REGTYPE: (2206, 2211, 4),
     Kind.FLOAT4: (700, 1021, 4),
     Kind.FLOAT8: (701, 1022, 8),
     Kind.UNKNOWN: (705, 1009, -2),

@@ -59,7 +59,7 @@ def _encode(array: pa.Array, t: SqlType, timezone: str) -> pa.Array:
         return interval_text(array)
     if kind is Kind.UUID:
         return _uuid_text(array)
-    if kind is Kind.REGPROC:
+    if kind in (Kind.REGPROC, Kind.REGTYPE):
         return pc.struct_field(array, "name")
     if kind is Kind.BYTEA:
         return _bytea_text(array)

@@ -6,11 +6,16 @@
 
 from __future__ import annotations
 
-from tidemill.catalog.connections import KAFKA, SCHEMA_REGISTRY
+from tidemill.catalog.connections import KAFKA, POSTGRES, SCHEMA_REGISTRY
 from tidemill.engine.ddl.connection_kinds.kafka import KAFKA_CONNECTION
 from tidemill.engine.ddl.connection_kinds.kind import ConnectionKind
+from tidemill.engine.ddl.connection_kinds.postgres import POSTGRES_CONNECTION
 from tidemill.engine.ddl.connection_kinds.schema_registry import REGISTRY_CONNECTION
 
 __all__ = ["CONNECTION_KINDS", "ConnectionKind"]
 
-CONNECTION_KINDS: dict[str, ConnectionKind] = {KAFKA: KAFKA_CONNECTION, SCHEMA_REGISTRY: REGISTRY_CONNECTION}
+CONNECTION_KINDS: dict[str, ConnectionKind] = {
+    KAFKA: KAFKA_CONNECTION,
+    SCHEMA_REGISTRY: REGISTRY_CONNECTION,
+    POSTGRES: POSTGRES_CONNECTION,
+}

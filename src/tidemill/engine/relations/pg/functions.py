@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 from tidemill.catalog.items import MaterializedView, View
+from tidemill.engine.relations.pg.definitions import constraint_definition, index_definition
 from tidemill.engine.relations.pg.descriptions import description
 from tidemill.engine.relations.pg.facts import PgFacts
 from tidemill.engine.relations.pg.procs import procs
 from tidemill.engine.relations.pg.rights import has_role, may
-from tidemill.engine.relations.pg.texts import constraint_definition, index_definition
 from tidemill.engine.relations.pg.types import format_type
 from tidemill.engine.relations.pg.zones import zones
 from tidemill.engine.relations.view_text import query_today

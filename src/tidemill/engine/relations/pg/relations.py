@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from tidemill.catalog.items import SCHEMA_ITEMS
 from tidemill.engine.relations.oids import item_oid
+from tidemill.engine.relations.pg.definitions import index_definition
 from tidemill.engine.relations.pg.oids import class_oid, default_oid
 from tidemill.engine.relations.pg.owners import acl, owner_of, owner_oid
 from tidemill.engine.relations.pg.spec import Record, spec
-from tidemill.engine.relations.pg.texts import index_definition
 from tidemill.engine.relations.pg.types import (
     C_COLLATION,
     DEFAULT_COLLATION,

@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tidemill.engine.relations.pg.spec import Record, spec
+from tidemill.engine.relations.pg.types import column_oid
 from tidemill.engine.relations.sources import Spec
+from tidemill.types.model import SqlType
 
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
@@ -25,9 +27,9 @@ class PreparedRow:
 
     name: str
     statement: str | None
-    parameter_types: tuple[str, ...]
+    parameter_types: tuple[SqlType, ...]
     # None: it has no rows.
-    result_types: tuple[str, ...] | None
+    result_types: tuple[SqlType, ...] | None
     from_sql: bool
 
 
@@ -36,8 +38,8 @@ def _prepared(s: Situation) -> Iterable[Record]:
         yield {
             "name": row.name,
             "statement": row.statement,
-            "parameter_types": list(row.parameter_types),
-            "result_types": None if row.result_types is None else list(row.result_types),
+            "parameter_types": [column_oid(t) for t in row.parameter_types],
+            "result_types": None if row.result_types is None else [column_oid(t) for t in row.result_types],
             "from_sql": row.from_sql,
         }
 
@@ -58,8 +60,8 @@ OWN_SESSION_SPECS: list[Spec] = [
     spec(
         "pg_catalog",
         "pg_prepared_statements",
-        """name text, statement text, prepare_time timestamptz, parameter_types text[], result_types text[],
-        from_sql bool, generic_plans int8, custom_plans int8""",
+        """name text, statement text, prepare_time timestamptz, parameter_types regtype[],
+        result_types regtype[], from_sql bool, generic_plans int8, custom_plans int8""",
         _prepared,
         nulls=True,
     ),

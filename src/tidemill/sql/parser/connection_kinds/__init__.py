@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tidemill.errors import Internal
 from tidemill.sql.parser.connection_kinds.kafka import KAFKA
+from tidemill.sql.parser.connection_kinds.postgres import POSTGRES
 from tidemill.sql.parser.connection_kinds.schema_registry import SCHEMA_REGISTRY
 from tidemill.sql.parser.connection_kinds.syntax import ConnectionSyntax
 from tidemill.sql.parser.cursor import TokenCursor
@@ -17,10 +18,10 @@ from tidemill.sql.parser.named_options import refuse_kind, spelled
 CONNECTION_KINDS: dict[tuple[str, ...], ConnectionSyntax] = {
     ("kafka",): KAFKA,
     ("confluent", "schema", "registry"): SCHEMA_REGISTRY,
+    ("postgres",): POSTGRES,
 }
 # Planned kinds.
 _NOT_YET = (
-    ("postgres",),
     ("mysql",),
     ("sql", "server"),
     ("aws", "privatelink"),
@@ -34,7 +35,8 @@ def connection_kind(cursor: TokenCursor) -> tuple[str, ConnectionSyntax]:
     for words, syntax in CONNECTION_KINDS.items():
         if cursor.accept(*words):
             return "-".join(words), syntax
-    hint = f"A connection can be made TO {' or '.join(map(spelled, CONNECTION_KINDS))}."
+    *names, last = map(spelled, CONNECTION_KINDS)
+    hint = f"A connection can be made TO {', '.join(names)} or {last}."
     raise refuse_kind(cursor, "kind of connection", "CREATE CONNECTION ... TO", hint, _NOT_YET)
 
 

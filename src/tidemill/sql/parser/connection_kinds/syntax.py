@@ -37,6 +37,18 @@ def word(cursor: TokenCursor) -> ConnectionValue:
     return found.upper()
 
 
+_WRITE_PORT = "Write PORT n."
+
+
+def port(cursor: TokenCursor) -> ConnectionValue:
+    """A number, which may be written as text."""
+    if cursor.token.kind is not TokenKind.STRING:
+        return cursor.integer(_WRITE_PORT)
+    if not (cursor.token.value.isascii() and cursor.token.value.isdigit()):
+        raise cursor.error(_WRITE_PORT)
+    return int(cursor.string()[:18])
+
+
 TLS = {
     ("ssl", "certificate", "authority"): text,
     ("ssl", "certificate"): text,

@@ -1,9 +1,10 @@
-"""The temporary folder of a Spark host, and the removal of folders that killed hosts left.
+"""Temporary folders of this process, and the removal of those that killed processes left.
 
-`SparkHost` creates one if it was given no folder. It holds shuffle files, which can be many gigabytes, so the
-next server deletes what a killed one left. A folder in use contains a locked file. The kernel releases the
-lock when the process ends in any way. Unlike a process id, a lock cannot be mistaken for that of another
-process (in a container every server is process 1).
+`SparkHost` creates one for shuffle files if it was given no folder, and each PostgreSQL source one for the
+transactions that it has received. They can be many gigabytes, so the next server deletes what a killed one
+left. A folder in use contains a locked file. The kernel releases the lock when the process ends in any way.
+Unlike a process id, a lock cannot be mistaken for that of another process (in a container every server is
+process 1).
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import shutil
 import tempfile
 from pathlib import Path
 
-_PREFIX = "tidemill-spark-"
+SPARK_PREFIX = "tidemill-spark-"
 _LOCK = "lock"
 
 
 class Scratch:
-    """A folder of this process alone, until `remove`."""
+    """A folder of this process alone, until `remove`. Folders of one purpose have one `prefix`."""
 
-    def __init__(self) -> None:
-        _remove_abandoned()
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    def __init__(self, prefix: str = SPARK_PREFIX) -> None:
+        _remove_abandoned(prefix)
+        self.path = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-"))
         # Open for as long as the folder is in use; not inherited by the JVM, which may live a moment longer.
         self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -36,9 +37,9 @@ class Scratch:
             self._lock = -1
 
 
-def _remove_abandoned() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        pid = folder.name.removeprefix(_PREFIX).split("-")[0]
+def _remove_abandoned(prefix: str) -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*-*"):
+        pid = folder.name.removeprefix(prefix).split("-")[0]
         if pid.isdigit() and _abandoned(folder, int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,0 +1,351 @@
+"""What a publication has, asked once, when a source or one of its tables is created.
+
+`look` reads the catalogs of the server, and refuses what cannot work at all (wal_level, missing rights, a
+publication that leaves changes out). `replicated` makes the description of one table that was chosen, and
+refuses a table that cannot be followed: its replica identity, a type, a row-level policy.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from tidemill.errors import InvalidValue, TidemillError, UndefinedObject, Unsupported
+from tidemill.sources.contract import UpstreamError
+from tidemill.sources.postgres.connect import connect, place, upstream_error
+from tidemill.sources.postgres.definition import ReplicatedColumn, ReplicatedTable, shown
+from tidemill.sources.postgres.types import NotMapped, UpstreamType, column_type
+from tidemill.types.model import TEXT
+
+# Partitions, generated columns, and proto_version 1 with what is read of it.
+OLDEST = 120_000
+# Column lists and row filters of publications.
+_LISTS_SINCE = 150_000
+# Publications can publish generated columns.
+_GENERATED_SINCE = 180_000
+_NEAR = 3
+
+
+class NotReplicable(UpstreamError):
+    """The server, the publication or a table is not prepared. The hint has the statement to run there."""
+
+    sqlstate = "55000"
+    permanent = True
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedColumn:
+    name: str
+    attnum: int
+    oid: int
+    typmod: int
+    nullable: bool
+    generated: bool
+    readable: bool
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """`lacking` are the tables (itself, or its partitions) whose replica identity is not FULL."""
+
+    schema: str
+    table: str
+    relid: int
+    columns: tuple[PublishedColumn, ...]
+    # Columns that the publication leaves out.
+    left_out: tuple[str, ...] = ()
+    filter: str | None = None
+    readable: bool = True
+    policies: bool = False
+    lacking: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def shown(self) -> str:
+        return shown(self.schema, self.table)
+
+
+@dataclass(frozen=True)
+class Published:
+    """`system` identifies the database cluster."""
+
+    system: str
+    version: int
+    publication: str
+    tables: tuple[PublishedTable, ...]
+    types: Mapping[int, UpstreamType] = field(default_factory=dict[int, UpstreamType])
+
+
+def look(options: Mapping[str, Any], publication: str) -> Published:
+    """What the publication has now. Raises UpstreamError, UndefinedObject."""
+    # The identity is asked for in a session for replication: so it is clear that such are allowed.
+    system = _identify(options)
+    with connect(options) as sql:
+        try:
+            _check_server(sql)
+            _check_publication(sql, publication)
+            tables = published_tables(sql, publication)
+            if not tables:
+                raise NotReplicable(
+                    f'publication "{publication}" has no tables',
+                    hint=f"ALTER PUBLICATION {shown(publication)} ADD TABLE ...; at the server",
+                )
+            oids = {c.oid for table in tables for c in table.columns}
+            return Published(system, sql.info.server_version, publication, tuple(tables), _types(sql, oids))
+        except psycopg.Error as e:
+            raise upstream_error(e, options) from None
+
+
+def reach(options: Mapping[str, Any]) -> None:
+    """Raises UpstreamError if the server is not there, or refuses us."""
+    connect(options).close()
+
+
+def _identify(options: Mapping[str, Any]) -> str:
+    with connect(options, replication=True) as sql:
+        result = sql.pgconn.exec_(b"IDENTIFY_SYSTEM")
+        value = result.get_value(0, 0) if result.ntuples else None
+    if value is None:
+        raise UpstreamError(f"{place(options)} does not say which it is", detail="IDENTIFY_SYSTEM is empty.")
+    return value.decode()
+
+
+def _check_server(sql: psycopg.Connection[Any]) -> None:
+    version = sql.info.server_version
+    if version < OLDEST:
+        raise NotReplicable(
+            f"PostgreSQL {version // 10000} is not supported", detail=f"Versions since {OLDEST // 10000} are."
+        )
+    (level,) = _row(sql, "SELECT current_setting('wal_level')")
+    if level != "logical":
+        raise NotReplicable(
+            "the server's log has no data for logical replication",
+            detail=f"wal_level is {level}.",
+            hint="ALTER SYSTEM SET wal_level = logical; at the server, and restart it.",
+        )
+    slots, most = _row(
+        sql, "SELECT count(*), current_setting('max_replication_slots')::int FROM pg_replication_slots"
+    )
+    if slots >= most:
+        raise NotReplicable(
+            "the server has no replication slot left",
+            detail=f"All {most} of max_replication_slots are in use.",
+            hint="Drop one that is not needed (pg_drop_replication_slot), or raise max_replication_slots.",
+        )
+
+
+def _check_publication(sql: psycopg.Connection[Any], name: str) -> None:
+    rows = sql.execute(
+        "SELECT pubname, pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication"
+    ).fetchall()
+    known = dict(rows)
+    if name not in known:
+        near = difflib.get_close_matches(name, [str(n) for n in known], n=_NEAR)
+        hint = f"Did you mean {' or '.join(near)}?" if near else None
+        raise UndefinedObject(
+            f'publication "{name}" does not exist at the server',
+            hint=hint or f"CREATE PUBLICATION {shown(name)} FOR TABLE ...; at the server",
+        )
+    if not known[name]:
+        raise NotReplicable(
+            f'publication "{name}" leaves changes out',
+            hint=f"ALTER PUBLICATION {shown(name)} "
+            "SET (publish = 'insert, update, delete, truncate'); at the server",
+        )
+
+
+def published_tables(
+    sql: psycopg.Connection[Any], publication: str, relids: Collection[int] | None = None
+) -> list[PublishedTable]:
+    """The tables of a publication, or those of them with these numbers, by schema and name. No rows if the
+    publication does not exist. Raises psycopg.Error."""
+    lists = sql.info.server_version >= _LISTS_SINCE
+    more = "p.attnames::text[], p.rowfilter" if lists else "NULL::text[], NULL::text"
+    rows = sql.execute(
+        f"""
+        SELECT n.nspname::text, c.relname::text, c.oid::int8, {more},
+               has_schema_privilege(n.oid, 'USAGE'), row_security_active(c.oid)
+        FROM pg_publication_tables p
+        JOIN pg_namespace n ON n.nspname = p.schemaname
+        JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+        WHERE p.pubname = %s AND (%s::oid[] IS NULL OR c.oid = ANY(%s::oid[]))
+        ORDER BY 1, 2
+        """.encode(),
+        [publication, *[None if relids is None else list(relids)] * 2],
+    ).fetchall()
+    found = [int(row[2]) for row in rows]
+    columns, lacking = _columns(sql, found), _lacking(sql, found)
+    tables: list[PublishedTable] = []
+    for schema, table, relid, names, row_filter, usage, policies in rows:
+        every = columns.get(relid, [])
+        kept = [c for c in every if _is_published(c, names, sql.info.server_version)]
+        tables.append(
+            PublishedTable(
+                schema,
+                table,
+                relid,
+                tuple(kept),
+                tuple(c.name for c in every if c not in kept),
+                row_filter,
+                usage and all(c.readable for c in kept),
+                policies,
+                tuple(lacking.get(relid, ())),
+            )
+        )
+    return tables
+
+
+def _is_published(column: PublishedColumn, names: Sequence[str] | None, version: int) -> bool:
+    if names is not None and column.name not in names:
+        return False
+    return not column.generated or version >= _GENERATED_SINCE
+
+
+def _columns(sql: psycopg.Connection[Any], relids: Sequence[int]) -> dict[int, list[PublishedColumn]]:
+    found: dict[int, list[PublishedColumn]] = {}
+    for relid, *column in sql.execute(
+        """
+        SELECT attrelid::int8, attname::text, attnum, atttypid::int8, atttypmod, NOT attnotnull,
+               attgenerated <> '', has_column_privilege(attrelid, attnum, 'SELECT')
+        FROM pg_attribute WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped
+        ORDER BY attrelid, attnum
+        """,
+        [relids],
+    ):
+        found.setdefault(relid, []).append(PublishedColumn(*column))
+    return found
+
+
+def _lacking(sql: psycopg.Connection[Any], relids: Sequence[int]) -> dict[int, list[tuple[str, str]]]:
+    """The tables that do not log old rows whole. The changes of a partitioned table are those of its
+    partitions."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for root, schema, table in sql.execute(
+        """
+        SELECT root.oid::int8, n.nspname::text, leaf.relname::text
+        FROM pg_class root
+        CROSS JOIN LATERAL (
+          SELECT relid FROM pg_partition_tree(root.oid) WHERE isleaf AND root.relkind = 'p'
+          UNION ALL SELECT root.oid WHERE root.relkind <> 'p'
+        ) tree
+        JOIN pg_class leaf ON leaf.oid = tree.relid
+        JOIN pg_namespace n ON n.oid = leaf.relnamespace
+        WHERE root.oid = ANY(%s::oid[]) AND leaf.relreplident <> 'f'
+        ORDER BY 1, 2, 3
+        """,
+        [relids],
+    ):
+        found.setdefault(root, []).append((schema, table))
+    return found
+
+
+def _types(sql: psycopg.Connection[Any], oids: Collection[int]) -> dict[int, UpstreamType]:
+    """The types, and those that domains and arrays are made of."""
+    rows = sql.execute(
+        """
+        WITH RECURSIVE used AS (
+          SELECT oid, typbasetype, typtypmod FROM pg_type WHERE oid = ANY(%s::oid[])
+          UNION
+          SELECT t.oid, t.typbasetype, t.typtypmod FROM used u
+          JOIN pg_type t ON t.oid = u.typbasetype OR t.typarray = u.oid
+        )
+        SELECT u.oid::int8, format_type(u.oid, NULL), u.typbasetype::int8, u.typtypmod,
+               coalesce((SELECT e.oid::int8 FROM pg_type e WHERE e.typarray = u.oid), 0)
+        FROM used u
+        """,
+        [list(oids)],
+    ).fetchall()
+    return {row[0]: UpstreamType(*row) for row in rows}
+
+
+def _row(sql: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
+    (row,) = sql.execute(query.encode()).fetchall()
+    return row
+
+
+# -- one table
+
+
+def replicated(
+    published: Published, table: PublishedTable, text: Collection[str] = (), exclude: Collection[str] = ()
+) -> ReplicatedTable:
+    """The table as the source will have it. `text` and `exclude` are names of its columns. Raises
+    TidemillError."""
+    for name in [*text, *exclude]:
+        _known(table, name)
+    if table.lacking:
+        raise _identity(table)
+    if not table.readable:
+        raise NotReplicable(
+            f"permission denied for table {table.shown} at the server",
+            hint=f"GRANT USAGE ON SCHEMA {shown(table.schema)} and GRANT SELECT ON {table.shown} "
+            "to the user of the connection; at the server",
+            sqlstate="42501",
+        )
+    if table.policies:
+        raise NotReplicable(
+            f"table {table.shown} has row-level security at the server",
+            detail="The user of the connection would not see all of its rows.",
+            hint="Use a user with BYPASSRLS.",
+        )
+    kept = [c for c in table.columns if c.name not in exclude]
+    if not kept:
+        raise InvalidValue(f"table {table.shown} has no columns that could be read", sqlstate="22023")
+    return ReplicatedTable(
+        f"{table.schema}.{table.table}",
+        table.schema,
+        table.table,
+        table.relid,
+        tuple(_column(published, table, c, c.name in text) for c in kept),
+        table.filter,
+    )
+
+
+def _known(table: PublishedTable, name: str) -> None:
+    names = [c.name for c in table.columns]
+    if name in names:
+        return
+    if name in table.left_out:
+        raise UndefinedObject(
+            f'column "{name}" of table {table.shown} is not published',
+            hint="Leave it out: a column that is not published is not read.",
+            sqlstate="42703",
+        )
+    near = difflib.get_close_matches(name, names, n=_NEAR)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"It has {', '.join(names)}."
+    raise UndefinedObject(
+        f'column "{name}" of table {table.shown} does not exist', hint=hint, sqlstate="42703"
+    )
+
+
+def _identity(table: PublishedTable) -> TidemillError:
+    statements = "; ".join(f"ALTER TABLE {shown(*names)} REPLICA IDENTITY FULL" for names in table.lacking)
+    what = "table" if len(table.lacking) == 1 else "tables"
+    names = ", ".join(shown(*names) for names in table.lacking)
+    return NotReplicable(
+        f"{what} {names} must have REPLICA IDENTITY FULL",
+        detail="Else the server's log does not have the rows that an UPDATE or DELETE removes.",
+        hint=f"{statements}; at the server",
+    )
+
+
+def _column(
+    published: Published, table: PublishedTable, column: PublishedColumn, text: bool
+) -> ReplicatedColumn:
+    name = shown(table.schema, table.table, column.name)
+    if text:
+        t = TEXT
+    else:
+        try:
+            t = column_type(column.oid, column.typmod, published.types)
+        except NotMapped as e:
+            why = f": {e.why}" if e.why else ""
+            raise Unsupported(
+                f"type {e.shown} of column {name} is not supported{why}",
+                hint=f"TEXT COLUMNS ({shown(table.table, column.name)}) keeps it as text, "
+                "EXCLUDE COLUMNS leaves it out.",
+            ) from None
+    return ReplicatedColumn(column.name, t, column.nullable, column.oid, column.typmod, column.attnum, text)
