@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench.kafka import catch_up, changes, decode, fresh, large, upstream
+from bench.kafka import catch_up, changes, decode, fresh, large, transactions, upstream
 from bench.kafka.load import Wrong
 from bench.kafka.ours import Stalled
 from bench.report import Figure, print_table
@@ -35,6 +35,7 @@ PARTS = {
     "hydration": "10M keys without the cache",
     "memory": "10M keys, and a topic twice as long",
     "changes": "ENVELOPE DEBEZIUM beside DEBEZIUM UPSERT, 2M changes",
+    "transactions": "TRANSACTION METADATA beside ENVELOPE DEBEZIUM",
     "positions": "the state of ENVELOPE DEBEZIUM at 100k, 1M and 10M keys",
     "upstream": "a commit in PostgreSQL to visible, through Debezium",
     "freshness": "produced to readable at 10k msg/s",
@@ -94,6 +95,7 @@ def measure(*, quick: bool = False, only: Collection[str] = ()) -> list[Figure]:
         held = ["large", "tick", "hydration", "memory"]
         take(held, lambda: large.measure(bootstrap, chosen, quick=quick))
         take(["changes"], lambda: changes.measure(bootstrap, quick=quick))
+        take(["transactions"], lambda: transactions.measure(bootstrap, quick=quick))
         take(["positions"], lambda: changes.sizes(bootstrap, quick=quick))
         take(["upstream"], lambda: upstream.measure(bootstrap, quick=quick))
         take(["freshness"], lambda: fresh.steady(bootstrap, quick=quick))

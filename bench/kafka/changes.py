@@ -23,6 +23,7 @@ from bench.report import Figure
 ENVELOPES = ("DEBEZIUM UPSERT", "DEBEZIUM")
 FORMATS = "KEY FORMAT JSON VALUE FORMAT JSON"
 FIRST_LSN = 100_000_000
+FIRST_TXID = 700
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +57,34 @@ class Changes:
             yield found.select("id", "n", "gone", "before")
 
 
-def messages(batch: pl.DataFrame) -> pl.DataFrame:
-    """`key` and `value` of a batch, as a connector for PostgreSQL writes them."""
+def messages(batch: pl.DataFrame, size: int = 0) -> pl.DataFrame:
+    """`key` and `value` of a batch, as a connector for PostgreSQL writes them; in transactions of `size`
+    rows, or without any."""
     before = row_texts(batch.select("id", n=pl.col("before")))
     after = row_texts(batch.select("id", "n"))
     lsn = pl.col("n") * 100 + FIRST_LSN
+    first = pl.col("n") // size * size if size else pl.col("n")
     op = pl.when("gone").then(pl.lit("d")).when(pl.col("before") < 0).then(pl.lit("c")).otherwise(pl.lit("u"))
     at = pl.col("n") + 1_700_000_000_000
+    order = pl.col("n") - first + 1
+    block = pl.lit("null")
+    if size:
+        block = pl.format(
+            '{"id":"{}:{}","total_order":{},"data_collection_order":{}}',
+            first + FIRST_TXID,
+            lsn,
+            order,
+            order,
+        )
     parts: list[pl.Expr] = [
         pl.lit('{"before":'), pl.when(pl.col("before") < 0).then(pl.lit("null")).otherwise("old"),
         pl.lit(',"after":'), pl.when("gone").then(pl.lit("null")).otherwise("new"),
         pl.lit(',"source":{"version":"3.6.2.Final","connector":"postgresql","name":"bench","ts_ms":'), at,
-        pl.lit(',"snapshot":"false","db":"bench","sequence":"[\\"'), lsn - 50, pl.lit('\\",\\"'), lsn,
+        pl.lit(',"snapshot":"false","db":"bench","sequence":"[\\"'), first * 100 + FIRST_LSN - 50,
+        pl.lit('\\",\\"'), lsn,
         pl.lit('\\"]","ts_us":'), at, pl.lit('000,"ts_ns":'), at,
         pl.lit('000000,"schema":"public","table":"rows","txId":'), pl.col("n"), pl.lit(',"lsn":'), lsn,
-        pl.lit(',"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,"op":"'), op,
+        pl.lit(',"xmin":null,"origin":null,"origin_lsn":null},"transaction":'), block, pl.lit(',"op":"'), op,
         pl.lit('","ts_ms":'), at, pl.lit(',"ts_us":'), at, pl.lit('000,"ts_ns":'), at, pl.lit("000000}"),
     ]  # fmt: skip
     whole = batch.with_columns(old=before, new=after)

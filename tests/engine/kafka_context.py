@@ -7,7 +7,7 @@ from typing import Any
 
 from tidemill.catalog.connection_ops import CreateConnectionOp, CreateSecretOp
 from tidemill.catalog.connections import expect_type
-from tidemill.catalog.items import BUILTINS, Connection, Secret
+from tidemill.catalog.items import BUILTINS, Connection, Secret, Source
 from tidemill.catalog.ops import CreateDatabaseOp, apply_all
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.ddl.upstreams import DescribeContext, Described, describe
@@ -49,7 +49,12 @@ class World:
             assert isinstance(item, Connection)
             return expect_type(item, kind)
 
-        return DescribeContext(self.state, self, find, STARTED, self.order_by)
+        def find_source(name: ast.Name) -> Source:
+            item = self.state.resolve_item(name.parts, "d", ["public"], "relation")
+            assert isinstance(item, Source)
+            return item
+
+        return DescribeContext(self.state, self, find, find_source, STARTED, self.order_by)
 
     def describe(self, sql: str) -> Described:
         (parsed,) = parse(sql)

@@ -141,6 +141,12 @@ def behind(state: CatalogState, connections: Sequence[ItemId]) -> tuple[Connecti
     return tuple(found[i] for i in sorted(found))
 
 
+def transaction_source(state: CatalogState, source: Source) -> Source | None:
+    """The source of the transaction topic that its envelope names."""
+    found = (state.items[i] for i in source.depends_on)
+    return next((item for item in found if isinstance(item, Source)), None)
+
+
 def connection_of(state: CatalogState, source: Source) -> Connection | None:
     """The connection that a source reads through; None where it has none with a name."""
     found = json.loads(source.definition).get("connection") if source.depends_on else None

@@ -154,6 +154,9 @@ class Source(Unowned):
     # WITH (TIMELINE 'name'): its rows keep the times of their stream, and can be combined only with rows of
     # this timeline. None: they have times of our timeline.
     timeline: str | None = None
+    # Of the transaction topic of sources WITH TRANSACTION METADATA: where the cuts are that all of them are
+    # bound at (`ingest.transactions`).
+    cuts_shard: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ from tidemill.catalog.sink_ops import CreateSinkOp
 from tidemill.catalog.source_ops import (
     CreateSourceOp,
     CreateSourceTable,
+    GiveUpTransactionOp,
     LearnSource,
     SetSourceHistory,
     SetSourceInterval,
@@ -186,6 +187,7 @@ Op: TypeAlias = (
     | SetViewHistory
     | SetSourceHistory
     | SetSourceInterval
+    | GiveUpTransactionOp
     | LearnSource
     | CreateSecretOp
     | AlterSecretOp
@@ -245,7 +247,7 @@ class _Draft:
                 source_ops.create_source_table(self, op)
             case CreateSinkOp():
                 sink_ops.apply(self, op)
-            case SetSourceHistory() | SetSourceInterval() | LearnSource():
+            case SetSourceHistory() | SetSourceInterval() | GiveUpTransactionOp() | LearnSource():
                 self.put(source_ops.altered(self.state, op))
             case CreateSecretOp() | AlterSecretOp() | CreateConnectionOp() | AlterConnectionOp():
                 connection_ops.apply(self, op)

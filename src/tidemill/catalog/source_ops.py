@@ -10,17 +10,20 @@ import itertools
 import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from tidemill.catalog.columns import check_columns
 from tidemill.catalog.items import Connection, Item, ItemId, Source, SourceProgress, SourceTable
 from tidemill.catalog.names import MAX_IDENTIFIER_BYTES, check_identifier
 from tidemill.catalog.state import CatalogState
-from tidemill.errors import DuplicateObject, TidemillError
+from tidemill.errors import DuplicateObject, TidemillError, WrongObjectType
 from tidemill.types.model import RelationDesc
 
 # Default suffix of a relation of dead letters, after the name of its source or table.
 DEAD_LETTERS_SUFFIX = "_dead_letters"
+# In the definition of the source of a transaction topic: the ids of transactions that nothing waits for.
+GIVEN_UP = "given_up"
+MAX_GIVEN_UP = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class CreateSourceOp:
     depends_on: tuple[ItemId, ...] = ()
     timeline: str | None = None
     dead_letters: NewDeadLetters | None = None
+    # The source of the transaction topic that the definition names.
+    transactions: ItemId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,18 @@ class SetSourceHistory:
 class SetSourceInterval:
     source: ItemId
     milliseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpTransactionOp:
+    """Of the source of a transaction topic: the transaction is not waited for."""
+
+    source: ItemId
+    transaction: str
+
+
+# Of ALTER SOURCE.
+AlterSourceOp: TypeAlias = SetSourceHistory | SetSourceInterval | GiveUpTransactionOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +158,9 @@ def create_source(draft: SourceDraft, op: CreateSourceOp) -> None:
             check_columns(desc)
     source_id = draft.new_id()
     shard = f"{source_id}-{draft.time}"
+    depends_on = _connections(draft.state, op.depends_on)
+    if op.transactions is not None:
+        depends_on = (*depends_on, _transaction_source(draft, op.transactions))
     draft.put(
         Source(
             source_id,
@@ -157,7 +177,7 @@ def create_source(draft: SourceDraft, op: CreateSourceOp) -> None:
             draft.time,
             op.interval_ms,
             op.retain_history_ms,
-            _connections(draft.state, op.depends_on),
+            depends_on,
             op.timeline,
         )
     )
@@ -177,6 +197,14 @@ def create_source(draft: SourceDraft, op: CreateSourceOp) -> None:
 def _connections(state: CatalogState, found: tuple[ItemId, ...]) -> tuple[ItemId, ...]:
     """They are still there."""
     return tuple(state.get(i, Connection).id for i in found)
+
+
+def _transaction_source(draft: SourceDraft, source_id: ItemId) -> ItemId:
+    """It is still there. With the first source that names it, it gets a shard for the cuts."""
+    source = draft.state.get(source_id, Source)
+    if source.cuts_shard is None:
+        draft.put(replace(source, cuts_shard=f"{source.remap_shard}-cuts-{draft.time}"))
+    return source.id
 
 
 def create_source_table(draft: SourceDraft, op: CreateSourceTable) -> None:
@@ -256,13 +284,40 @@ def _free_name(state: CatalogState, schema: ItemId, of: str, kind: str, taken: s
     raise AssertionError("there is always a free number")
 
 
-def altered(state: CatalogState, op: SetSourceHistory | SetSourceInterval | LearnSource) -> Source:
+def altered(state: CatalogState, op: AlterSourceOp | LearnSource) -> Source:
     source = state.get(op.source, Source)
+    if isinstance(op, GiveUpTransactionOp):
+        return replace(source, definition=_given_up(source, op.transaction))
     if isinstance(op, LearnSource):
         return replace(source, definition=_learned(source, op.learned))
     if isinstance(op, SetSourceHistory):
         return replace(source, retain_history_ms=op.milliseconds)
     return replace(source, interval_ms=op.milliseconds)
+
+
+def check_transaction_topic(source: Source) -> None:
+    if source.cuts_shard is None:
+        raise WrongObjectType(
+            f'source "{source.name}" is not the transaction topic of another source',
+            hint="GIVE UP TRANSACTION belongs to the source that others name in TRANSACTION METADATA "
+            "(SOURCE ...).",
+        )
+
+
+def _given_up(source: Source, transaction: str) -> str:
+    check_transaction_topic(source)
+    definition: dict[str, Any] = json.loads(source.definition)
+    given_up = [*definition.get(GIVEN_UP, ())]
+    if transaction not in given_up:
+        given_up.append(transaction)
+    if len(given_up) > MAX_GIVEN_UP:
+        raise TidemillError(
+            "too many transactions were given up",
+            detail=f"The limit of a source is {MAX_GIVEN_UP}.",
+            hint="Create the sources again, behind these transactions.",
+            sqlstate="54000",
+        )
+    return json.dumps({**definition, GIVEN_UP: given_up}, sort_keys=True, separators=(",", ":"))
 
 
 def _learned(source: Source, learned: Mapping[str, Any]) -> str:

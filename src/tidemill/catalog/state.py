@@ -177,6 +177,8 @@ class CatalogState:
                         foreign = item.timeline is not None
                         found.append(Collection(item.shard, item, item.desc, foreign=foreign))
                         found += _sidecars(item, item.shard, item.desc)
+                    if item.cuts_shard is not None:
+                        found.append(Collection(item.cuts_shard, item, sidecars.FACTS_DESC))
                 case SourceTable():
                     found.append(Collection(item.shard, item, item.desc))
                     found += _sidecars(item, item.shard, item.desc)

@@ -69,7 +69,9 @@ class TidemillEngine:
         self.sinks = background.sinks
         self.readiness = Readiness(self.queries.collections, background.ingestion, self.views, catalog)
         self.parameters = SystemParameters(catalog, config.retain_history)
-        self.external = External(self.secrets, config.files_root, environment.oracle.now)
+        self.external = External(
+            self.secrets, config.files_root, environment.oracle.now, background.ingestion.waiting_transaction
+        )
         self.write_locks = WriteLocks()
         self.commits = Commits(environment, catalog, self.write_locks, background.moved)
         # Methods of `api.Engine`.

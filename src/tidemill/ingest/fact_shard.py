@@ -7,8 +7,8 @@ two, the tick is read again from the facts just before it; the shard, which is a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -20,22 +20,46 @@ from tidemill.persist.shard import Shard
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
 
-def read_facts(shard: Shard, upper: int) -> dict[str, str]:
-    """The facts just before `upper`."""
+@dataclass(frozen=True, slots=True)
+class FactUpdate:
+    """From `time` on the item has the value (`diff` 1), or no longer has it (-1)."""
+
+    time: int
+    item: str
+    value: str
+    diff: int
+
+
+def fact_history(shard: Shard, upper: int) -> list[FactUpdate]:
+    """The updates before `upper` that the shard still has, in the order of their times."""
     as_of = max(upper - 1, shard.since)
-    sums: dict[tuple[str, str], int] = {}
+    found: list[FactUpdate] = []
     with shard.snapshot(as_of, readable=as_of + 1) as snapshot:
         for part in snapshot.parts:
             table = snapshot.read_part(part)
-            columns = [table.column(name).to_pylist() for name in ("item", "value", DIFF_COLUMN)]
-            for item, value, diff in zip(*columns, strict=True):
-                sums[item, value] = sums.get((item, value), 0) + cast("int", diff)
+            names = (TIME_COLUMN, "item", "value", DIFF_COLUMN)
+            columns = [table.column(name).to_pylist() for name in names]
+            found += [FactUpdate(*row) for row in zip(*columns, strict=True)]
+    return sorted(found, key=lambda update: update.time)
+
+
+def facts_of(history: Iterable[FactUpdate]) -> dict[str, str]:
+    """The facts after these updates."""
+    sums: dict[tuple[str, str], int] = {}
+    for update in history:
+        said = update.item, update.value
+        sums[said] = sums.get(said, 0) + update.diff
     return {item: value for (item, value), count in sums.items() if count}
+
+
+def read_facts(shard: Shard, upper: int) -> dict[str, str]:
+    """The facts just before `upper`."""
+    return facts_of(fact_history(shard, upper))
 
 
 def write_facts(shard: Shard, before: Mapping[str, str], after: Mapping[str, str], at: int, job: str) -> None:
     """Make the changes durable at a time, if there are any. Raises a commit's outcomes."""
-    changes = _changes(before, after, at)
+    changes = fact_updates(before, after, at)
     if changes is not None:
         append_sidecar(shard, [shard.write_part(changes, job=job)], at)
 
@@ -53,7 +77,8 @@ def append_sidecar(shard: Shard, parts: Sequence[Part], at: int) -> None:
             raise
 
 
-def _changes(before: Mapping[str, str], after: Mapping[str, str], at: int) -> pa.Table | None:
+def fact_updates(before: Mapping[str, str], after: Mapping[str, str], at: int) -> pa.Table | None:
+    """The updates of the shard that turn the facts into others; None if they are the same."""
     gone = [item for item in before.items() if after.get(item[0]) != item[1]]
     come = [item for item in after.items() if before.get(item[0]) != item[1]]
     if not gone and not come:

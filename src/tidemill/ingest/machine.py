@@ -66,6 +66,39 @@ class MachineClock(Protocol):
     def leased(self) -> int: ...
 
 
+class SharedBindings(Protocol):
+    """The protocol of what decides the bindings of a source together with those of others
+    (`ingest.transactions`). Its methods may block for seconds."""
+
+    def next(self, now: int, bound: int, frontier: Offsets, most: int) -> tuple[int, Offsets] | None:
+        """The next time and frontier, after everything before `bound` is bound; None if there is none
+        yet. Raises as `UpstreamSource.frontier`."""
+        ...
+
+    @property
+    def promised(self) -> int:
+        """No later binding is below it."""
+        ...
+
+    @property
+    def more(self) -> bool:
+        """Whether another binding follows at once."""
+        ...
+
+    @property
+    def upstream(self) -> Offsets | None: ...
+
+    @property
+    def hydrated_from(self) -> int | None:
+        """Everything that the upstream had is bound, and may be read from this time on; None if not yet."""
+        ...
+
+    @property
+    def waits(self) -> str | None:
+        """What it waits for."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TickTiming:
     """The creation time of the source, and its interval; milliseconds."""
@@ -121,9 +154,10 @@ class SourceMachine:
         clock: MachineClock,
         limits: ReadLimits | None = None,
         keep: Callable[[Mapping[str, Any]], None] | None = None,
+        shared: SharedBindings | None = None,
     ) -> None:
         """The shards are already fenced by this server. `keep` durably stores what the source has learned
-        about its upstream."""
+        about its upstream. With `shared`, bindings are decided there."""
         self.id = source_id
         self.source = source
         self.remap = remap
@@ -131,6 +165,7 @@ class SourceMachine:
         self._home = home
         self._clock = clock
         self._keep = keep
+        self._shared = shared
         # The upstream was queried since it was opened: it is the one that was read before.
         self._looked = False
         # The limit of a binding.
@@ -157,6 +192,8 @@ class SourceMachine:
         # is readable for the first time.
         self.upstream: Offsets | None = None
         self.first: Offsets | None = None
+        # It is not readable before this time.
+        self._first_since = 0
         self.set_feeds(feeds)
         # A source is readable from the time at which it first caught up. since moves there.
         self.hydrated = all(f.shard.since > timing.created for f in self._original())
@@ -255,13 +292,21 @@ class SourceMachine:
         return int(self.pending[0].binding.records * self.weight)
 
     @property
+    def delayed(self) -> bool:
+        """Whether bindings were decided that it has not reached."""
+        return self._shared is not None and self._shared.more
+
+    @property
     def catching_up(self) -> bool:
         """Whether there is more to read than is bound."""
+        if self._shared is not None:
+            return self._shared.more
         return self.upstream is not None and not self.upstream <= self.remap.frontier
 
     def stalls(self) -> list[str]:
         """The reasons why its CDCv2 streams wait, as text."""
-        told = [] if self.source.waits is None else [self.source.waits]
+        shared = None if self._shared is None else self._shared.waits
+        told = [text for text in (self.source.waits, shared) if text is not None]
         for feed in self.feeds:
             stream = self.source.outputs[feed.output].stream
             if feed.stream is not None and stream is not None:
@@ -287,6 +332,8 @@ class SourceMachine:
             # After the end of the streams, further records of the upstream are ignored.
             self._promise(at + self.timing.interval)
             return None
+        if self._shared is not None:
+            return self._bind_shared(self._shared, now, at)
         bound = self.remap.frontier
         upstream = self.source.frontier(now)
         self._learn()
@@ -314,6 +361,12 @@ class SourceMachine:
         time = at if caught_up and at >= floor else floor
         if time > now:
             return None
+        work = self._work(time, upper)
+        self._promise(max(time + 1, at + self.timing.interval if caught_up else 0))
+        return self._marked(work)
+
+    def _work(self, time: int, upper: Offsets) -> SourceWork:
+        """Bind, and note what is to read."""
         job = self._home.begin_job()
         try:
             binding = self.remap.bind(time, upper, job)
@@ -321,8 +374,31 @@ class SourceMachine:
             self._home.end_job(job)
         work = SourceWork(binding, frozenset(f.shard.id for f in self.feeds))
         self.pending.append(work)
-        self._promise(max(time + 1, at + self.timing.interval if caught_up else 0))
+        return work
+
+    def _bind_shared(self, shared: SharedBindings, now: int, at: int) -> SourceWork | None:
+        """Bind what was decided for several sources."""
+        bound = self.remap.frontier
+        found = shared.next(now, self.remap.upper, bound, self.pace.limits.records)
+        self._looked, self.upstream = True, shared.upstream
+        if self.pending:
+            return self._marked(self.pending[0])
+        if found is None:
+            self._promise(min(at + self.timing.interval, shared.promised))
+            self._hydrate_shared(shared)
+            return None
+        time, upper = found
+        if not bound <= upper or upper == bound or time < max(self.remap.upper, self.promised):
+            raise Internal(f"a cut of {bound} at {time} gave {upper}, after {self.promised}")
+        work = self._work(time, upper)
+        self._promise(time + 1)
         return self._marked(work)
+
+    def _hydrate_shared(self, shared: SharedBindings) -> None:
+        since = shared.hydrated_from
+        if since is not None and self.promised > max(since, *(upper_of(f.shard) for f in self._original())):
+            self.first, self._first_since = self.remap.frontier, since
+            self._hydrate()
 
     def _marked(self, work: SourceWork) -> SourceWork:
         """Mark the binding before it is read, to detect later changes of the upstream."""
@@ -521,7 +597,7 @@ class SourceMachine:
         if self.hydrated or self.pending or self.first is None or not self.first <= self.remap.frontier:
             return
         original = self._original()
-        since = max([self.timing.created + 1, *(upper_of(f.shard) - 1 for f in original)])
+        since = max([self.timing.created + 1, self._first_since, *(upper_of(f.shard) - 1 for f in original)])
         self._promise(since + 1)
         for feed in original:
             feed.shard.downgrade_since(since, record=True)

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tidemill.catalog.connections import Secrets, hangs_on, opened
+from tidemill.catalog.connections import Secrets, hangs_on, opened, transaction_source
 from tidemill.catalog.items import Connection, ItemId, Secret, Source, SourceProgress, SourceTable
 from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.sidecars import clock_id, positions_id, stash_id, tally_id
@@ -36,6 +36,10 @@ from tidemill.persist.shard import Shard
 from tidemill.reclock.remap import Remap
 from tidemill.sources.contract import UpstreamSource as Upstream
 from tidemill.sources.definition import open_source
+
+if TYPE_CHECKING:
+    from tidemill.ingest.transactions.group import TableBindings, TransactionGroup
+    from tidemill.sources.kafka.source import KafkaSource
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +112,8 @@ class Ingestion:
         self.files_root = files_root
         self._lock = threading.Lock()
         self._sources: dict[ItemId, _Source] = {}
+        # By the source of the transaction topic.
+        self._groups: dict[ItemId, TransactionGroup] = {}
         self._stopping = threading.Event()
         self._opening = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="source-open")
         self._on_moved = on_moved
@@ -123,6 +129,10 @@ class Ingestion:
         for source in self._all():
             if source.slot is not None:
                 source.slot.machine.source.close()
+        with self._lock:
+            groups = [*self._groups.values()]
+        for group in groups:
+            group.close()
 
     # -- following the catalog
 
@@ -131,6 +141,7 @@ class Ingestion:
         wanted = {item.id: item for item in new.sources()}
         with self._lock:
             gone = [self._sources.pop(i) for i in self._sources.keys() - wanted.keys()]
+            groups = [self._groups.pop(i) for i in self._groups.keys() - wanted.keys()]
             for source_id, item in wanted.items():
                 now = _Wanted.of(new, item)
                 known = self._sources.get(source_id)
@@ -146,6 +157,8 @@ class Ingestion:
         for source in gone:
             source.gone = True
             self._remove(source.item.id)
+        for group in groups:
+            self._opening.submit(group.close)
 
     def _submit(self, source: _Source) -> None:
         try:
@@ -211,7 +224,8 @@ class Ingestion:
         item, upstream = wanted.item, self._upstream(wanted)
         try:
             # The bindings first: fencing them shows which exist, and that no other server adds any.
-            remap = Remap(self._environment.open_shard(item.remap_shard), upstream.gauge, upstream.start)
+            shared = self._shared_bindings(wanted)
+            remap = Remap(self.remap_shard(item), upstream.gauge, upstream.start)
             return SourceMachine(
                 item.id,
                 upstream,
@@ -221,10 +235,60 @@ class Ingestion:
                 home=self._environment,
                 clock=self._environment.oracle,
                 keep=partial(self._learned, item.id),
+                shared=shared,
             )
         except Exception:
             upstream.close()
             raise
+
+    def remap_shard(self, item: Source) -> Shard:
+        """Bindings that were decided with those of others may still have to be made at their times."""
+        shared = transaction_source(self._catalog.state, item) is not None
+        opened_ = self._environment.open_ingested if shared else self._environment.open_shard
+        return opened_(item.remap_shard)
+
+    def _shared_bindings(self, wanted: _Wanted) -> TableBindings | None:
+        topic = transaction_source(wanted.state, wanted.item)
+        if topic is None:
+            return None
+        # A server without such a source need not load the client.
+        from tidemill.ingest.transactions.group import TransactionGroup
+
+        with self._lock:
+            group = self._groups.get(topic.id)
+            if group is None:
+                group = self._groups[topic.id] = TransactionGroup(
+                    topic.id,
+                    self._environment,
+                    lambda: self._catalog.state,
+                    self._open_topic,
+                    self._learned,
+                    self._readable_from,
+                )
+        return group.table(wanted.item.id)
+
+    def waiting_transaction(self, item: Source) -> str | None:
+        """Of the source of a transaction topic: the id of the first transaction that is not complete."""
+        with self._lock:
+            group = self._groups.get(item.id)
+        return None if group is None or group.waiting is None else group.waiting.id
+
+    def _open_topic(self, state: CatalogState, item: Source) -> KafkaSource:
+        from tidemill.sources.kafka.source import KafkaSource
+
+        upstream = open_source(opened(state, item, self._secrets), self.files_root)
+        if not isinstance(upstream, KafkaSource):
+            raise Internal(f"source {item.name} has no topic")
+        return upstream
+
+    def _readable_from(self, source_id: ItemId) -> int | None:
+        """None before it is readable."""
+        with self._lock:
+            source = self._sources.get(source_id)
+        machine = None if source is None or source.slot is None else source.slot.machine
+        if machine is None or not machine.readable:
+            return None
+        return max((feed.shard.since for feed in machine.feeds), default=None)
 
     def _learned(self, source_id: ItemId, learned: Mapping[str, Any]) -> None:
         """Write learned properties to the catalog. Every later open of the source uses them."""

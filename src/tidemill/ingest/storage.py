@@ -99,7 +99,7 @@ class Storage:
                     f'"{item.name}" has no bindings',
                     detail="Only sources are reclocked; a table has times of its own.",
                 )
-            shard = self._environment.open_shard(item.remap_shard)
+            shard = self._ingestion.remap_shard(item)
             return Rendered(item.remap_desc, shard, self._ingestion.readable(item))
         if isinstance(item, Table):
             shard = self._environment.open_shard(item.shard)

@@ -247,7 +247,7 @@ class Ticker:
             found = future.result()
             if found is None:
                 self._release(slot)
-            elif slot.alone or slot.machine.pending_rows > SHARED_RECORDS:
+            elif slot.alone or slot.machine.delayed or slot.machine.pending_rows > SHARED_RECORDS:
                 self._go_alone(slot)
             else:
                 seconds[slot.id] = found

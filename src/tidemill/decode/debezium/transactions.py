@@ -26,7 +26,7 @@ from tidemill.types.nested import struct_parts
 _COUNTS = pa.list_(pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())]))
 _CHANGE = pa.struct(
     [
-        ("transaction", pa.struct([("id", pa.string()), ("total_order", pa.int64())])),
+        ("transaction", pa.struct([("id", pa.string()), ("data_collection_order", pa.int64())])),
         ("op", pa.string()),
         ("source", pa.struct([("snapshot", pa.string()), ("sequence", pa.string())])),
     ]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidemill.catalog.items import Source
 from tidemill.catalog.secrets import SecretStore
 
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """`files_root` is the folder under which files are read and written; `now` returns the clock's time."""
+    """`files_root` is the folder under which files are read and written; `now` returns the clock's time.
+    `waiting`: the id of the transaction that the tables of a transaction topic wait for."""
 
     secrets: SecretStore
     files_root: str
     now: Callable[[], int]
+    waiting: Callable[[Source], str | None]

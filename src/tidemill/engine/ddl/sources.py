@@ -31,6 +31,7 @@ from tidemill.errors import (
     DuplicateObject,
     Notice,
     SyntaxError_,
+    TidemillError,
     UndefinedObject,
     Unsupported,
     WrongObjectType,
@@ -81,6 +82,7 @@ def plan_create_source(
             described.connections,
             statement.timeline,
             _dead_letters(view, statement, described, schema),
+            described.transactions,
         )
         return op, described.notices
 
@@ -127,10 +129,19 @@ def _context(view: CatalogView, external: External) -> DescribeContext:
         view.state,
         external.secrets,
         partial(find_connection, view),
+        partial(_find_source, view),
         external.now(),
         order_by,
         external.files_root,
     )
+
+
+def _find_source(view: CatalogView, name: ast.Name) -> Source:
+    source = view.resolver().item(name)
+    if not isinstance(source, Source):
+        raise WrongObjectType(f'"{source.name}" is not a source', position=name.offset + 1)
+    view.privileges().check(source, "SELECT")
+    return source
 
 
 def _own_desc(statement: ast.CreateSource, output: OutputDefinition | None) -> RelationDesc | None:
@@ -221,10 +232,7 @@ def plan_create_table_from_source(
     schema, name, existing = existing_at(view, statement.name)
     if existing is not None and statement.if_not_exists:
         return ddl.skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
-    source = view.resolver().item(statement.source)
-    if not isinstance(source, Source):
-        raise WrongObjectType(f'"{source.name}" is not a source', position=statement.source.offset + 1)
-    view.privileges().check(source, "SELECT")
+    source = _find_source(view, statement.source)
     if source.desc is not None:
         raise WrongObjectType(
             f'source "{source.name}" gives one relation, which is the source itself',
@@ -286,7 +294,9 @@ def _plan_described_table(
 # -- ALTER SOURCE ----------------------------------------------------------------------------------
 
 
-def plan_alter_source(view: CatalogView, ddl: CatalogChanges, statement: ast.AlterSource) -> Plan:
+def plan_alter_source(
+    view: CatalogView, ddl: CatalogChanges, external: External, statement: ast.AlterSource
+) -> Plan:
     kind = ast.ObjectKind.SOURCE
     item, notice = find_or_none(view, kind, statement.name, if_exists=statement.if_exists)
     if item is None:
@@ -299,13 +309,33 @@ def plan_alter_source(view: CatalogView, ddl: CatalogChanges, statement: ast.Alt
             hint=f'Alter the source that it belongs to, "{owner}".',
             position=statement.name.offset + 1,
         )
-    return ddl.change("ALTER SOURCE", [_alter_op(item.id, action) for action in statement.actions])
+
+    async def act() -> Outcome:
+        changes = [_alter_op(item, action, external) for action in statement.actions]
+        await ddl.transact("ALTER SOURCE", changes)
+        return Complete("ALTER SOURCE")
+
+    return Action(act)
 
 
-def _alter_op(
-    source: str, action: ast.SourceAction
-) -> source_ops.SetSourceHistory | source_ops.SetSourceInterval:
+def _alter_op(source: Source, action: ast.SourceAction, external: External) -> source_ops.AlterSourceOp:
+    if isinstance(action, ast.GiveUpTransaction):
+        return _give_up(source, action.transaction, external)
     if isinstance(action, ast.SetRetainHistory):
-        return source_ops.SetSourceHistory(source, history_ms(action.duration))
+        return source_ops.SetSourceHistory(source.id, history_ms(action.duration))
     interval = DEFAULT_INTERVAL_MS if action.duration is None else interval_ms(action.duration)
-    return source_ops.SetSourceInterval(source, interval)
+    return source_ops.SetSourceInterval(source.id, interval)
+
+
+def _give_up(source: Source, transaction: str, external: External) -> source_ops.GiveUpTransactionOp:
+    """Only what is waited for: a mistyped id could be that of a later transaction."""
+    source_ops.check_transaction_topic(source)
+    waiting = external.waiting(source)
+    if waiting is None or transaction != waiting:
+        raise TidemillError(
+            f'transaction "{transaction}" is not waited for',
+            detail="No transaction is waited for." if waiting is None else f'It is "{waiting}" that is.',
+            hint="mz_internal.mz_source_statuses tells in details what a source waits for.",
+            sqlstate="55000",
+        )
+    return source_ops.GiveUpTransactionOp(source.id, transaction)

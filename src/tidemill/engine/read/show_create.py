@@ -35,6 +35,8 @@ from tidemill.reclock.boundaries import DEFAULT_INTERVAL_MS
 from tidemill.sql import ast
 from tidemill.sql.names import quote_ident
 from tidemill.sql.parse import parse
+from tidemill.sql.parser.envelopes.debezium import Debezium
+from tidemill.sql.parser.envelopes.debezium_upsert import DebeziumUpsert
 from tidemill.sql.render import to_sql
 from tidemill.types.model import type_name
 
@@ -168,8 +170,17 @@ def _messages_today(
     letters, on_error = catalog.dead_letters(of), said.on_error
     if on_error is not None and letters is not None:
         on_error = replace(on_error, into=ast.Name((letters.name,)))
+    envelope, transactions = said.envelope, spec["envelope"].get("transactions")
+    if transactions is not None and isinstance(envelope, Debezium | DebeziumUpsert):
+        assert envelope.transactions is not None
+        topic = ast.Name(catalog.full_name(catalog.get(transactions["source"], Source)))
+        envelope = replace(envelope, transactions=replace(envelope.transactions, source=topic))
     return replace(
-        said, key=form(said.key, spec["key"]), value=form(said.value, spec["value"]), on_error=on_error
+        said,
+        key=form(said.key, spec["key"]),
+        value=form(said.value, spec["value"]),
+        envelope=envelope,
+        on_error=on_error,
     )
 
 

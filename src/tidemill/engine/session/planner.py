@@ -42,7 +42,6 @@ _CHANGES: dict[type[ast.Statement], Callable[[CatalogView, CatalogChanges, Any],
     ast.CreateView: ddl.plan_create_view,
     ast.CreateMaterializedView: materialized_ddl.plan_create_materialized_view,
     ast.AlterMaterializedView: materialized_ddl.plan_alter_materialized_view,
-    ast.AlterSource: sources_ddl.plan_alter_source,
     ast.CreateSchema: ddl.plan_create_schema,
     ast.CreateDatabase: ddl.plan_create_database,
     ast.Drop: ddl.plan_drop,
@@ -143,6 +142,8 @@ def plan(
             return sources_ddl.plan_create_source(view, s.ddl, external, statement)
         case ast.CreateTableFromSource():
             return sources_ddl.plan_create_table_from_source(view, s.ddl, external, statement)
+        case ast.AlterSource():
+            return sources_ddl.plan_alter_source(view, s.ddl, external, statement)
         case ast.CreateSink():
             return sinks_ddl.plan_create_sink(view, s.ddl, reader.runtime.collections, external, statement)
         case ast.CreateSecret():

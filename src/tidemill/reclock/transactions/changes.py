@@ -23,13 +23,15 @@ NO_RUN = 0
 class ChangeRuns:
     """Neighbours in the order of a partition, by columns. `keys` of their transaction (`FREE`: none);
     `numbers`: the transaction is finished when its origin's last finished number is greater; `origins`;
-    `runs`: the start of the connector's run that wrote them; `counts` of changes; `ends`: the offset behind
-    the last one; `times`: the timestamp of the first record."""
+    `runs`: the start of the connector's run that wrote them; `firsts`: the number of the first change among
+    those of the table in the transaction, which the others follow; `counts` of changes; `ends`: the offset
+    behind the last one; `times`: the timestamp of the first record."""
 
     keys: np.ndarray
     numbers: np.ndarray
     origins: np.ndarray
     runs: np.ndarray
+    firsts: np.ndarray
     counts: np.ndarray
     ends: np.ndarray
     times: np.ndarray
@@ -38,7 +40,8 @@ class ChangeRuns:
         return len(self.keys)
 
     def _columns(self) -> tuple[np.ndarray, ...]:
-        return (self.keys, self.numbers, self.origins, self.runs, self.counts, self.ends, self.times)
+        numbers = (self.keys, self.numbers, self.origins, self.runs, self.firsts)
+        return (*numbers, self.counts, self.ends, self.times)
 
     def since(self, first: int) -> ChangeRuns:
         return ChangeRuns(*(column[first:] for column in self._columns()))
@@ -49,13 +52,13 @@ class ChangeRuns:
 
 
 def no_runs() -> ChangeRuns:
-    return ChangeRuns(*(np.zeros(0, np.int64) for _ in range(7)))
+    return ChangeRuns(*(np.zeros(0, np.int64) for _ in range(8)))
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Consecutive records of a partition, by columns, as `ChangeRuns`; one entry for each record. `orders` is
-    the number of the change in its transaction, which begins again in every run of the connector."""
+    the number of the change among those of the table in its transaction."""
 
     keys: np.ndarray
     numbers: np.ndarray
@@ -76,14 +79,15 @@ def changes_of(seen: SeenChanges, origins: Origins) -> Changes:
 
 
 def runs_of(changes: Changes) -> ChangeRuns:
-    """Neighbours of one transaction and one run together. A free record behind another passes with it."""
+    """Neighbours of one transaction and one run, each the next of the one before, together. A free record
+    behind another passes with it."""
     if not len(changes.keys):
         return no_runs()
     kept = changes.keys != FREE
     kept[0] = True
     at = np.flatnonzero(kept)
     keys, orders, runs = changes.keys[at], changes.orders[at], changes.runs[at]
-    breaks = (keys[1:] != keys[:-1]) | (runs[1:] != runs[:-1]) | (orders[1:] <= orders[:-1])
+    breaks = (keys[1:] != keys[:-1]) | (runs[1:] != runs[:-1]) | (orders[1:] != orders[:-1] + 1)
     first = np.concatenate(([0], np.flatnonzero(breaks) + 1))
     begins = at[first]
     lasts = np.concatenate((begins[1:], [len(changes.keys)])) - 1
@@ -93,6 +97,7 @@ def runs_of(changes: Changes) -> ChangeRuns:
         changes.numbers[begins],
         changes.origins[begins],
         runs[first],
+        orders[first],
         np.where(keys[first] == FREE, 0, sizes),
         changes.offsets[lasts] + 1,
         changes.times[begins],

@@ -37,11 +37,12 @@ class TopicChanges:
 
 @dataclass(frozen=True, slots=True)
 class TransactionCut:
-    """Behind the next `count` transactions."""
+    """Behind the next `count` transactions. `last`: there could not be more of them now."""
 
     count: int
     offsets: TopicOffsets
     records: int
+    last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class TransactionCuts:
     log: TransactionLog
     # By the id of the source.
     topics: dict[str, TopicChanges] = field(default_factory=dict[str, TopicChanges])
-    # Keys of transactions that are shown as far as they are.
-    given_up: frozenset[int] = frozenset()
+    # Transactions that are shown as far as they are: their ids by their keys.
+    given_up: Mapping[int, str] = field(default_factory=dict[int, str])
     waiting: WaitingTransaction | None = None
     # Its place in the log.
     _waiting_at: int = 0
@@ -77,9 +78,9 @@ class TransactionCuts:
         allowed = np.concatenate(([True], announced.whole))
         complete = np.ones(count, np.bool_)
         places: dict[str, dict[int, np.ndarray]] = {}
-        for topic in self.topics.values():
+        for source, topic in self.topics.items():
             found = {number: self._places(p.runs) for number, p in topic.partitions.items()}
-            places[topic.name] = found
+            places[source] = found
             if topic.joined:
                 for number, partition in topic.partitions.items():
                     allowed &= self._in_order(topic, partition, found[number])
@@ -97,7 +98,7 @@ class TransactionCuts:
             records = self._records(offsets[best])
         if not best and not records:
             return None
-        return TransactionCut(best, offsets[best], records)
+        return TransactionCut(best, offsets[best], records, best == int(choices[-1]))
 
     def commit(self, cut: TransactionCut) -> None:
         """The cut was made."""
@@ -105,8 +106,8 @@ class TransactionCuts:
         self.move(cut.offsets)
 
     def move(self, offsets: TopicOffsets) -> None:
-        for name, partitions in offsets.items():
-            topic = self.topics.get(name)
+        for source, partitions in offsets.items():
+            topic = self.topics.get(source)
             if topic is not None:
                 for number, offset in partitions.items():
                     topic.partitions.setdefault(number, PartitionChanges(offset)).cut(offset)
@@ -191,48 +192,52 @@ class TransactionCuts:
     # -- which transactions are complete
 
     def _count(self, topic: TopicChanges, places: Mapping[int, np.ndarray], complete: np.ndarray) -> None:
-        """Clear the marks of transactions that have changes in this topic that were not seen."""
+        """Clear the mark of the first transaction that has changes in this topic that were not seen."""
         log, count = self.log, len(self.log.announced)
         mine = log.counts.collections == log.collection(topic.collection)
         wanted = np.zeros(count, np.int64)
         np.add.at(wanted, log.counts.transactions[mine], log.counts.counts[mine])
-        seen = np.zeros(count, np.int64)
+        seen = _seen_of(topic, places, log)
+        counts = np.zeros(count, np.int64)
         first_run = np.full(count, np.iinfo(np.int64).max)
         last_run = np.full(count, NO_RUN, np.int64)
-        for number, found in places.items():
-            runs = topic.partitions[number].runs
-            within = np.flatnonzero((found >= 0) & (found < count))
-            at = found[within]
-            # Of an interrupted transaction, the changes of the run that ended it.
-            counted = ~log.announced.resumed[at] | (runs.times[within] >= log.announced.begun[at])
-            within, at = within[counted], at[counted]
-            np.add.at(seen, at, runs.counts[within])
-            np.minimum.at(first_run, at, runs.runs[within])
-            np.maximum.at(last_run, at, runs.runs[within])
-        different = seen != wanted
+        np.add.at(counts, seen.places, seen.counts)
+        np.minimum.at(first_run, seen.places, seen.runs)
+        np.maximum.at(last_run, seen.places, seen.runs)
+        # Of one run, as many as announced are all. Others are looked at one by one.
+        doubtful = (counts != wanted) | ((first_run != last_run) & (counts > 0))
         if self.given_up:
-            different &= ~np.isin(log.announced.keys, list(self.given_up))
-        if not different.any():
-            return
-        for at in np.flatnonzero(different & (seen > wanted)).tolist():
-            one_run = first_run[at] == last_run[at] != NO_RUN
-            if one_run and int(log.announced.begun[at]) + SETTLED_MS < log.latest:
-                raise TransactionConflict(
-                    "a transaction has more changes than it announced",
-                    detail=f'Topic "{log.topic}" says that transaction "{log.describe(at)}" has '
-                    f'{int(wanted[at])} changes of "{topic.collection}"; topic "{topic.name}" has '
-                    f"{int(seen[at])}.",
-                    hint=CONFLICT_HINT,
-                )
-        first = int(np.argmax(different))
-        complete &= ~different
-        if self.waiting is None or first < self._waiting_at:
-            self._waiting_at = first
+            doubtful &= ~np.isin(log.announced.keys, list(self.given_up))
+        for at in np.flatnonzero(doubtful).tolist():
+            mine = seen.of(at)
+            if not _covered(mine, int(wanted[at])):
+                complete[at] = False
+                self._check_count(topic, at, mine, int(wanted[at]))
+                self._note_incomplete(topic, at, mine, int(wanted[at]))
+                return
+
+    def _check_count(self, topic: TopicChanges, at: int, seen: _Seen, wanted: int) -> None:
+        """Raises if one run has written more changes than announced, and nothing can explain it any more."""
+        runs = np.unique(seen.runs)
+        last = int((seen.firsts + seen.counts).max(initial=1)) - 1
+        settled = int(self.log.announced.begun[at]) + SETTLED_MS < self.log.latest
+        if len(runs) == 1 and runs[0] != NO_RUN and last > wanted and settled:
+            raise TransactionConflict(
+                "a transaction has more changes than it announced",
+                detail=f'Topic "{self.log.topic}" says that transaction "{self.log.describe(at)}" has '
+                f'{wanted} changes of "{topic.collection}"; topic "{topic.name}" has one with the number '
+                f"{last}.",
+                hint=CONFLICT_HINT,
+            )
+
+    def _note_incomplete(self, topic: TopicChanges, at: int, seen: _Seen, wanted: int) -> None:
+        if self.waiting is None or at < self._waiting_at:
+            self._waiting_at = at
             self.waiting = WaitingTransaction(
-                log.describe(first),
-                int(log.announced.begun[first]),
-                f"has {int(wanted[first])} changes of {topic.collection}; {int(seen[first])} of them are in "
-                f'topic "{topic.name}"',
+                self.log.describe(at),
+                int(self.log.announced.begun[at]),
+                f"has {wanted} changes of {topic.collection}; {_distinct(seen)} of them are in topic "
+                f'"{topic.name}"',
             )
 
     def _note_blocked(self, places: Mapping[str, Mapping[int, np.ndarray]]) -> None:
@@ -240,18 +245,19 @@ class TransactionCuts:
         if self.waiting is not None:
             return
         log, unknown = self.log, len(self.log.announced)
-        for name, partitions in places.items():
+        for source, partitions in places.items():
+            topic = self.topics[source]
             for number, found in partitions.items():
                 at = np.flatnonzero(found == unknown)
                 if len(at):
-                    runs = self.topics[name].partitions[number].runs
+                    runs = topic.partitions[number].runs
                     key = int(runs.keys[at[0]])
                     begun = log.open is not None and log.open.key == key
                     said = "has begun and has no END" if begun else "is not announced"
                     self.waiting = WaitingTransaction(
                         log.origins.describe(key),
                         int(runs.times[at[0]]),
-                        f'{said} in topic "{log.topic}"; topic "{name}" has changes of it',
+                        f'{said} in topic "{log.topic}"; topic "{topic.name}" has changes of it',
                     )
                     return
 
@@ -261,10 +267,10 @@ class TransactionCuts:
         """The offsets behind the first `count` transactions. Of a table that has not joined: behind those
         that are finished."""
         ends: dict[str, dict[int, int]] = {}
-        for name, partitions in places.items():
-            topic = self.topics[name]
+        for source, partitions in places.items():
+            topic = self.topics[source]
             limit = count if topic.joined else 0
-            ends[name] = {
+            ends[source] = {
                 number: topic.partitions[number].behind(_passed(found, limit))
                 for number, found in partitions.items()
             }
@@ -272,8 +278,8 @@ class TransactionCuts:
 
     def _records(self, offsets: TopicOffsets) -> int:
         return sum(
-            offset - self.topics[name].partitions[number].lower
-            for name, partitions in offsets.items()
+            offset - self.topics[source].partitions[number].lower
+            for source, partitions in offsets.items()
             for number, offset in partitions.items()
         )
 
@@ -289,6 +295,69 @@ class TransactionCuts:
         if int(choices[low]) == 0 and self._records(self._ends(0, places)) == 0:
             low += 1
         return int(choices[low])
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Entries of changes of announced transactions, by columns; `places` in the log ascend."""
+
+    places: np.ndarray
+    runs: np.ndarray
+    firsts: np.ndarray
+    counts: np.ndarray
+
+    def of(self, at: int) -> _Seen:
+        a, b = np.searchsorted(self.places, (at, at + 1))
+        return _Seen(self.places[a:b], self.runs[a:b], self.firsts[a:b], self.counts[a:b])
+
+
+def _seen_of(topic: TopicChanges, places: Mapping[int, np.ndarray], log: TransactionLog) -> _Seen:
+    found: list[_Seen] = []
+    for number, of in places.items():
+        runs = topic.partitions[number].runs
+        within = np.flatnonzero((of >= 0) & (of < len(log.announced)))
+        at = of[within]
+        # Where a BEGIN was repeated, END counts the changes behind the last one.
+        counted = ~log.announced.resumed[at] | (runs.times[within] >= log.announced.begun[at])
+        # Those with the next transaction are none of its own.
+        counted &= runs.keys[within] == log.announced.keys[at]
+        within, at = within[counted], at[counted]
+        found.append(_Seen(at, runs.runs[within], runs.firsts[within], runs.counts[within]))
+    columns = [np.concatenate([getattr(each, name) for each in found]) for name in _Seen.__slots__]
+    order = np.argsort(columns[0], kind="stable")
+    return _Seen(*(column[order] for column in columns))
+
+
+def _covered(seen: _Seen, wanted: int) -> bool:
+    """Whether these are all changes of a transaction in a table. A connector that was interrupted repeats
+    changes from some on, under their numbers; END has the number of the last one that the last run wrote. So
+    every number must be there, and the last run must have come to the end. (After an interrupted COPY the
+    last run's numbers can be too low: then an earlier run has greater ones than END says.)"""
+    if not wanted:
+        return not len(seen.runs)
+    if not len(seen.runs):
+        return False
+    last = seen.runs == seen.runs.max()
+    ends = seen.firsts + seen.counts
+    if int(ends[last].max()) != wanted + 1:
+        return False
+    own = _length(seen.firsts[last], ends[last])
+    return own == wanted + 1 - int(seen.firsts[last].min()) and _distinct(seen, wanted) == wanted
+
+
+def _distinct(seen: _Seen, most: int = np.iinfo(np.int64).max - 1) -> int:
+    """How many different numbers there are, up to a greatest one."""
+    return _length(np.minimum(seen.firsts, most + 1), np.minimum(seen.firsts + seen.counts, most + 1))
+
+
+def _length(firsts: np.ndarray, ends: np.ndarray) -> int:
+    """Of the union of intervals."""
+    if not len(firsts):
+        return 0
+    order = np.argsort(firsts, kind="stable")
+    firsts, reached = firsts[order], np.maximum.accumulate(ends[order])
+    before = np.concatenate((firsts[:1], np.maximum(reached[:-1], firsts[1:])))
+    return int(np.maximum(reached - before, 0).sum())
 
 
 def _passed(places: np.ndarray, limit: int) -> int:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidemill.errors import TidemillError
 from tidemill.reclock.transactions.ids import Origins, TransactionIds
+from tidemill.sources.contract import UpstreamError
 from tidemill.types.kernels import pc
 
 # Announced transactions that are not finished. More are read when these are.
@@ -25,10 +26,11 @@ MAX_OPEN = 1_000_000
 STRIDE = 8192
 
 
-class TransactionConflict(TidemillError):
+class TransactionConflict(UpstreamError):
     """The announcements contradict each other, or the changes."""
 
     sqlstate = "22000"
+    permanent = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Announcements:
 @dataclass(frozen=True, slots=True)
 class Announced:
     """Transactions with an END, by columns, in the order of the topic. `numbers` grow in the order of
-    commits, by origin; `begun` and `ended` are the timestamps of the records, `behind` the offset behind END.
+    commits, by origin; `begun` is the timestamp of BEGIN, `behind` the offset behind END.
     `resumed`: a run of the connector was interrupted in it, and the counts are those of a later one. `whole`:
     the end of it is no place within a repetition."""
 
@@ -179,6 +181,14 @@ class TransactionLog:
         """The first `count` announced transactions are behind a cut."""
         if not count:
             return
+        self.finished = self.finished_with(count)
+        self._interrupted = {self.origins.key_of(k): v for k, v in self.finished.interrupted.items()}
+        self._drop(count, len(self.announced))
+
+    def finished_with(self, count: int) -> Finished:
+        """What is known when the first `count` announced transactions are behind a cut, too."""
+        if not count:
+            return self.finished
         done, before = self.announced.between(0, count), self.finished
         highest = dict(before.highest)
         fresh = np.zeros(count, np.bool_)
@@ -186,16 +196,15 @@ class TransactionLog:
             origin, mine = self.origins.name(code), done.origins == code
             fresh |= mine & (done.numbers > highest.get(origin, -1))
             highest[origin] = max(highest.get(origin, -1), int(done.numbers[mine].max()))
-        last = before.last
+        last, interrupted = before.last, self._interrupted
         if fresh.any():
             newest = int(np.flatnonzero(fresh)[-1])
             last = self.origins.name(int(done.origins[newest])), int(done.numbers[newest])
             # What was interrupted before has come, or never will.
             over = int(done.behind[newest])
-            self._interrupted = {k: at for k, at in self._interrupted.items() if at >= over}
-        noted = {self.origins.describe(key): at for key, at in self._interrupted.items()}
-        self.finished = Finished(int(done.behind[-1]), last, highest, noted)
-        self._drop(count, len(self.announced))
+            interrupted = {k: at for k, at in interrupted.items() if at >= over}
+        noted = {self.origins.describe(key): at for key, at in interrupted.items()}
+        return Finished(int(done.behind[-1]), last, highest, noted)
 
     def _drop(self, first: int, last: int) -> None:
         """Keep only these of the announced transactions."""
@@ -218,6 +227,10 @@ class TransactionLog:
                 self.announced, self.counts, self.open, self._course, self._reached, self._interrupted = kept
                 raise
             self.latest = max(self.latest, int(found.times.max()))
+        self.skip(read)
+
+    def skip(self, read: int) -> None:
+        """There are no more records before `read`."""
         self.read = max(self.read, read)
 
     def _feed(self, found: Announcements, ids: TransactionIds) -> None:

@@ -28,6 +28,7 @@ from tidemill.sources.kafka.layout import OFFSETS
 from tidemill.sources.kafka.metadata import Admin, NoTopic, TopicIdentity
 from tidemill.sources.kafka.outputs import output_of
 from tidemill.sources.kafka.reader import KafkaReader
+from tidemill.sources.kafka.transactions import TopicAccess
 from tidemill.sources.offsets import Offsets, PartitionKey
 
 # Deadline of a metadata request. It takes milliseconds, but a broker may collect garbage or elect a leader,
@@ -150,8 +151,17 @@ class KafkaSource(UpstreamSource):
             hint="A broker that had not yet copied the records may have become the leader. " + _AGAIN,
         )
 
+    @property
+    def topic(self) -> str:
+        return self._topic
+
     def reader(self) -> SourceReader:
         return self._reader
+
+    def access(self) -> TopicAccess:
+        """How to read parts of the messages on the driver, by the format of the first output."""
+        (first, *_) = json.loads(self._reader.outputs)
+        return TopicAccess(self._reader.settings, self._topic, first["value"], self._begun)
 
     def close(self) -> None:
         self._admin = None

@@ -21,6 +21,8 @@ from tidemill.sources.kafka.headers import header_column
 from tidemill.sources.kafka.messages import TopicMessages
 from tidemill.types.kernels import pc
 
+# Of messages whose transactions can be read.
+FORMATS = ("avro", "json")
 # The header in which the connector says which of its runs wrote a change: a UUID of version 7, whose first 48
 # bits are the time of the start.
 RUN_HEADER = "__debezium.context.runId"

@@ -94,7 +94,16 @@ class SetTimestampInterval:
     duration: str | None
 
 
-SourceAction: TypeAlias = SetRetainHistory | SetTimestampInterval
+@dataclass(frozen=True, slots=True)
+class GiveUpTransaction:
+    """SET (GIVE UP TRANSACTION 'id'): what came of it is shown, and nothing more of it is waited for."""
+
+    transaction: str
+
+
+# Also of CREATE SOURCE ... WITH (...).
+SourceOption: TypeAlias = SetRetainHistory | SetTimestampInterval
+SourceAction: TypeAlias = SourceOption | GiveUpTransaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,13 @@ from tidemill.sql.ast import (
     CreateSource,
     CreateTableFromSource,
     ForTables,
+    GiveUpTransaction,
     Ident,
     Name,
     SetRetainHistory,
     SetTimestampInterval,
     SourceAction,
+    SourceOption,
     SourceOutput,
     Statement,
 )
@@ -39,6 +41,7 @@ _ORDER = (
 )
 _TABLE_ORDER = "Behind (REFERENCE ...) stand FORMAT, INCLUDE, ENVELOPE and ON ERROR, in any order."
 _OPTIONS = "RETAIN HISTORY FOR '...' and TIMESTAMP INTERVAL '...'"
+_ALTERED = "RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...' and GIVE UP TRANSACTION '...'"
 
 
 def create_source(cursor: TokenCursor) -> Statement:
@@ -149,7 +152,7 @@ def _options(cursor: TokenCursor, read: Callable[[TokenCursor], T]) -> tuple[T, 
         cursor.expect_symbol(",")
 
 
-def _with_option(cursor: TokenCursor) -> SourceAction | _Validate | _Timeline:
+def _with_option(cursor: TokenCursor) -> SourceOption | _Validate | _Timeline:
     if cursor.accept("validate"):
         cursor.accept_symbol("=")
         return _Validate(boolean(cursor))
@@ -159,7 +162,7 @@ def _with_option(cursor: TokenCursor) -> SourceAction | _Validate | _Timeline:
     return _set_option(cursor, "RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...', VALIDATE and TIMELINE")
 
 
-def _set_option(cursor: TokenCursor, known: str = _OPTIONS) -> SourceAction:
+def _set_option(cursor: TokenCursor, known: str = _OPTIONS) -> SourceOption:
     if cursor.accept("retain", "history"):
         cursor.accept_symbol("=")
         cursor.accept("for")
@@ -168,6 +171,13 @@ def _set_option(cursor: TokenCursor, known: str = _OPTIONS) -> SourceAction:
         cursor.accept_symbol("=")
         return SetTimestampInterval(cursor.string())
     raise _no_option(cursor, known)
+
+
+def _altered_option(cursor: TokenCursor) -> SourceAction:
+    if cursor.accept("give", "up", "transaction"):
+        cursor.accept_symbol("=")
+        return GiveUpTransaction(cursor.string())
+    return _set_option(cursor, _ALTERED)
 
 
 def _reset_option(cursor: TokenCursor) -> SourceAction:
@@ -198,7 +208,7 @@ def alter_source(cursor: TokenCursor, name: Name, if_exists: bool) -> Statement:
     """After ALTER SOURCE [IF EXISTS] name, where no RENAME follows."""
     if cursor.peek_symbol("(", 1):
         if cursor.accept("set"):
-            return AlterSource(name, _options(cursor, _set_option), if_exists)
+            return AlterSource(name, _options(cursor, _altered_option), if_exists)
         if cursor.accept("reset"):
             return AlterSource(name, _options(cursor, _reset_option), if_exists)
     if cursor.peek_any("set", "reset", "owner", "add", "drop"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.catalog.connections import Secrets, options
-from tidemill.catalog.items import Connection, ItemId
+from tidemill.catalog.items import Connection, ItemId, Source
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import Notice
 from tidemill.sources.contract import Gauge, OutputDefinition
@@ -22,6 +22,8 @@ class DescribeContext:
     secrets: Secrets
     # A connection by its name in the statement, of this type; raises what is wrong with it.
     find: Callable[[ast.Name, str], Connection]
+    # A source by its name in the statement, which the session may read.
+    find_source: Callable[[ast.Name], Source]
     # The time at which the source is made.
     started: int
     # Whether ENVELOPE UPSERT (ORDER BY ...) may be used (`enable_upsert_order_by`).
@@ -51,6 +53,8 @@ class Described:
     connections: tuple[ItemId, ...] = ()
     # With ON ERROR DEAD LETTER the last output of the definition. It is none of `outputs`.
     dead_letters: OutputDefinition | None = None
+    # The source of the transaction topic that its envelope names.
+    transactions: ItemId | None = None
     # Notices for the client that creates the source.
     notices: tuple[Notice, ...] = ()
 

@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tidemill.engine.ddl.upstreams.described import DescribeContext
+from tidemill.engine.ddl.upstreams.transaction_metadata import describe_transactions
 from tidemill.errors import TidemillError, Unsupported
 from tidemill.sources.kafka.layout import order_of
 from tidemill.sql import ast
+from tidemill.sql.parser.envelopes.debezium import Debezium
+from tidemill.sql.parser.envelopes.debezium_upsert import DebeziumUpsert
 from tidemill.sql.parser.envelopes.upsert import Upsert
 
 ORDER_BY_PARAMETER = "enable_upsert_order_by"
@@ -45,7 +48,15 @@ def _upsert(envelope: Upsert, include: Includes, context: DescribeContext) -> di
     return {"order_by": order, "inline_errors": None if inline is None else inline.value}
 
 
+def _transactions(
+    envelope: Debezium | DebeziumUpsert, include: Includes, context: DescribeContext
+) -> dict[str, Any]:
+    return describe_transactions(envelope, context)
+
+
 # The first argument has the class that is the key of the entry.
 OPTIONS: dict[type[ast.Envelope], Callable[[Any, Includes, DescribeContext], dict[str, Any]]] = {
-    Upsert: _upsert
+    Upsert: _upsert,
+    Debezium: _transactions,
+    DebeziumUpsert: _transactions,
 }

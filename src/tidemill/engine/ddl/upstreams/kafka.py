@@ -18,12 +18,15 @@ from tidemill.engine.ddl.connection_options import split_addresses
 from tidemill.engine.ddl.upstreams.connection_check import is_compacted, offsets_for_time, topic_info
 from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput, describe_output
+from tidemill.engine.ddl.upstreams.transaction_metadata import refuse_transactions
 from tidemill.engine.session.durations import milliseconds
 from tidemill.errors import InvalidValue, SyntaxError_, TidemillError, UndefinedObject, Unsupported
 from tidemill.sources.kafka.dead_letters import twin_output
 from tidemill.sources.kafka.layout import OFFSETS
 from tidemill.sources.kafka.metadata import TopicInfo
 from tidemill.sql import ast
+from tidemill.sql.parser.envelopes.debezium import Debezium
+from tidemill.sql.parser.envelopes.debezium_upsert import DebeziumUpsert
 from tidemill.sql.parser.upstreams.kafka import Kafka
 
 # As brokers have it.
@@ -79,6 +82,7 @@ def describe_kafka(statement: ast.CreateSource, kafka: Kafka, context: DescribeC
         None if output is None else output.envelope,
         tuple(dict.fromkeys(needed)),
         None if letters is None else twin_output(letters["name"]),
+        None if output is None else output.transactions,
     )
 
 
@@ -196,4 +200,7 @@ def describe_kafka_table(
             detail="The source reads a Kafka topic and says nothing of its messages.",
             position=statement.source.offset + 1,
         )
+    envelope = statement.messages.envelope
+    if isinstance(envelope, Debezium | DebeziumUpsert) and envelope.transactions is not None:
+        raise refuse_transactions(envelope.transactions, str(statement.name))
     return describe_output(topic, topic, statement.messages, context)

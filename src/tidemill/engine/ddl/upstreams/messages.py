@@ -19,6 +19,7 @@ from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.kafka.dead_letters import ASIDE, twin
 from tidemill.sources.kafka.envelopes import envelope_of, plan
 from tidemill.sources.kafka.outputs import output_of, placed
+from tidemill.sources.kafka.transactions import FORMATS
 from tidemill.sql import ast
 from tidemill.sql.parser.envelopes.materialize import Materialize
 from tidemill.sql.parser.envelopes.none import NoEnvelope
@@ -35,6 +36,12 @@ class DescribedOutput:
     @property
     def envelope(self) -> str:
         return self.spec["envelope"]["kind"]
+
+    @property
+    def transactions(self) -> ItemId | None:
+        """The source of the transaction topic that its envelope names."""
+        said = self.spec["envelope"].get("transactions")
+        return None if said is None else said["source"]
 
     @property
     def dead_letters(self) -> dict[str, Any] | None:
@@ -58,6 +65,13 @@ def describe_output(name: str, topic: str, said: ast.Messages, context: Describe
         **({ASIDE: True} if aside else {}),
     }
     value = resolve_format(said.value, Side.VALUE, topic, context)
+    if spec["envelope"].get("transactions") and value.format["format"] not in FORMATS:
+        raise Unsupported(
+            "TRANSACTION METADATA is not possible with this format",
+            detail=f"The transactions of messages in {value.format['format'].upper()} are not read.",
+            hint="Debezium writes Avro or JSON.",
+            position=said.value.offset + 1,
+        )
     if said.key is not None:
         key = resolve_format(said.key, Side.KEY, topic, context)
     else:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidemill.errors import Unsupported
 from tidemill.sql.ast.base import offset_field
 from tidemill.sql.ast.formats import Envelope
 from tidemill.sql.parser.cursor import TokenCursor
+from tidemill.sql.parser.envelopes.transaction_metadata import (
+    TransactionMetadata,
+    accept_transaction_metadata,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Debezium(Envelope):
-    """DEBEZIUM."""
+    """DEBEZIUM [(TRANSACTION METADATA (...))]."""
 
     kind: ClassVar[str] = "DEBEZIUM"
+    transactions: TransactionMetadata | None = None
     offset: int = offset_field()
+
+    @property
+    def options(self) -> Sequence[str]:
+        return () if self.transactions is None else (str(self.transactions),)
 
 
 def parse_debezium(cursor: TokenCursor, offset: int) -> Debezium:
-    if cursor.peek_symbol("("):
-        position = cursor.offset + 1
-        cursor.expect_symbol("(")
-        if cursor.accept("transaction", "metadata"):
-            raise Unsupported(
-                "ENVELOPE DEBEZIUM (TRANSACTION METADATA ...) is not supported yet",
-                hint="Write ENVELOPE DEBEZIUM: each table is then consistent by itself.",
-                position=position,
-            )
-        raise cursor.error("ENVELOPE DEBEZIUM has no options.")
-    return Debezium(offset)
+    return Debezium(accept_transaction_metadata(cursor), offset)
