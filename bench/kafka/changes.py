@@ -113,11 +113,24 @@ def _once(bootstrap: str, topic: str, envelope: str, fold: Fold) -> Beside:
             one.create("s", topic, FORMATS, envelope=envelope)
             one.caught_up("s", topic)
             seconds = time.monotonic() - began
-        index = sum(map(_bytes, one.scratch.glob("state-*")))
+        index = index_bytes(one)
         fold.check(_rows(one, "s"))
         one.server.terminate()
-        sidecars = [*(Path(one.server.data_dir) / "shards").glob("*-positions")]
-        return Beside(seconds, index, sum(map(_facts, sidecars)), sum(map(_bytes, sidecars)), watch.peak)
+        return Beside(seconds, index, sum(map(_facts, _sidecars(one))), sidecar_bytes(one), watch.peak)
+
+
+def index_bytes(one: Ours) -> int:
+    """The upsert state on the disk."""
+    return sum(map(_bytes, one.scratch.glob("state-*")))
+
+
+def sidecar_bytes(one: Ours) -> int:
+    """The files of the shards that have the positions."""
+    return sum(map(_bytes, _sidecars(one)))
+
+
+def _sidecars(one: Ours) -> list[Path]:
+    return [*(Path(one.server.data_dir) / "shards").glob("*-positions")]
 
 
 def _facts(sidecar: Path) -> int:
@@ -127,7 +140,13 @@ def _facts(sidecar: Path) -> int:
 
 
 def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = 0
+    for path in folder.rglob("*"):
+        try:
+            size += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            pass  # the server has just removed it
+    return size
 
 
 def measure(bootstrap: str, *, quick: bool) -> list[Figure]:
