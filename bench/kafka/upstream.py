@@ -118,6 +118,8 @@ def measure(bootstrap: str, *, quick: bool) -> list[Figure]:
             frontier = one.frontiers(["s"])["s"]
             if frontier > seen[-1][1]:
                 seen.append((time.time(), frontier))
+            if time.time() > began + len(sizes) * SAMPLE_SECONDS:
+                sizes.append(f"{index_bytes(one) + sidecar_bytes(one):,}")
             if (
                 ended is None
                 and not writer.is_alive()
