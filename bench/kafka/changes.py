@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from bench.kafka.load import Fold, Load, create_topic, produce, row_texts
+from bench.kafka.load import Fold, Load, Wrong, create_topic, produce, row_texts
 from bench.kafka.memory import Memory, Watch
 from bench.kafka.ours import Ours, ours
 from bench.report import Figure
@@ -119,19 +119,35 @@ class Beside:
         )
 
 
-def _once(bootstrap: str, topic: str, envelope: str, fold: Fold) -> Beside:
-    """From CREATE SOURCE until all can be read; the result is checked."""
+def _once(bootstrap: str, topic: str, envelope: str, expected: Fold | int) -> Beside:
+    """From CREATE SOURCE until all can be read; the result, or the number of its rows, is checked."""
     with ours(bootstrap) as one:
         with Watch(one.server.pid) as watch:
             began = time.monotonic()
             one.create("s", topic, FORMATS, envelope=envelope)
             one.caught_up("s", topic)
             seconds = time.monotonic() - began
-        index = sum(map(_bytes, one.scratch.glob("state-*")))
-        fold.check(_rows(one, "s"))
+        index = index_bytes(one)
+        if isinstance(expected, Fold):
+            expected.check(_rows(one, "s"))
+        elif (found := one.execute("SELECT count(*) FROM s")) != [(expected,)]:
+            raise Wrong(f"{found} rows instead of {expected}")
         one.server.terminate()
-        sidecars = [*(Path(one.server.data_dir) / "shards").glob("*-positions")]
-        return Beside(seconds, index, sum(map(_facts, sidecars)), sum(map(_bytes, sidecars)), watch.peak)
+        return Beside(seconds, index, sum(map(_facts, _sidecars(one))), sidecar_bytes(one), watch.peak)
+
+
+def index_bytes(one: Ours) -> int:
+    """The upsert state on the disk."""
+    return sum(map(_bytes, one.scratch.glob("state-*")))
+
+
+def sidecar_bytes(one: Ours) -> int:
+    """The files of the shards that have the positions."""
+    return sum(map(_bytes, _sidecars(one)))
+
+
+def _sidecars(one: Ours) -> list[Path]:
+    return [*(Path(one.server.data_dir) / "shards").glob("*-positions")]
 
 
 def _facts(sidecar: Path) -> int:
@@ -141,7 +157,13 @@ def _facts(sidecar: Path) -> int:
 
 
 def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = 0
+    for path in folder.rglob("*"):
+        try:
+            size += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            pass  # the server has just removed it
+    return size
 
 
 def measure(bootstrap: str, *, quick: bool) -> list[Figure]:
@@ -171,8 +193,9 @@ def sizes(bootstrap: str, *, quick: bool) -> list[Figure]:
         changes = Changes(Load(keys, keys, once=True))
         create_topic(bootstrap, topic)
         produce(bootstrap, topic, changes, messages)
-        beside = _once(bootstrap, topic, "DEBEZIUM", Fold(keys).apply(changes))
+        beside = _once(bootstrap, topic, "DEBEZIUM", keys)
         found.append(beside.state)
+        print(f"  {keys:,} keys: {beside.told()}; {keys / beside.seconds:,.0f} msg/s", flush=True)
         figures.append(Figure(f"{keys:,} keys: state beside the collection", beside.told(), ""))
     ratio = max(found) / min(found)
     figures.append(Figure("the largest against the smallest", f"{ratio:.2f}x", "<= 1.1x", ratio <= 1.1))

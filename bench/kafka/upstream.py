@@ -20,6 +20,7 @@ import numpy as np
 import psycopg
 from confluent_kafka import Consumer, TopicPartition
 
+from bench.kafka.changes import index_bytes, sidecar_bytes
 from bench.kafka.fresh import POLL_SECONDS, WARM_SECONDS
 from bench.kafka.load import ends
 from bench.kafka.ours import ours
@@ -37,6 +38,7 @@ SETTINGS = {
     "provide.transaction.metadata": "false",
 }
 READ_SECONDS = 60.0
+SAMPLE_SECONDS = 15.0
 
 
 @contextmanager
@@ -108,12 +110,16 @@ def measure(bootstrap: str, *, quick: bool) -> list[Figure]:
         one.caught_up("s", TOPIC)
         writer = Writer(postgres, rate, seconds + WARM_SECONDS)
         seen: list[tuple[float, int]] = [(0.0, 0)]
+        sizes: list[str] = []
+        began = time.time()
         writer.start()
         ended = None
         while ended is None or seen[-1][1] <= ended + 2000:
             frontier = one.frontiers(["s"])["s"]
             if frontier > seen[-1][1]:
                 seen.append((time.time(), frontier))
+            if time.time() > began + len(sizes) * SAMPLE_SECONDS:
+                sizes.append(f"{index_bytes(one) + sidecar_bytes(one):,}")
             if (
                 ended is None
                 and not writer.is_alive()
@@ -143,4 +149,7 @@ def measure(bootstrap: str, *, quick: bool) -> list[Figure]:
         Figure(what, p50_p99(whole), "p99 <= 3 s", p99 <= 3.0),
         Figure("... of it from the commit to the broker (Debezium)", p50_p99(theirs), ""),
         Figure("... and from the broker to visible", p50_p99(own), ""),
+        Figure(
+            f"... state beside the rows, bytes on the disk every {SAMPLE_SECONDS:.0f} s", "; ".join(sizes), ""
+        ),
     ]

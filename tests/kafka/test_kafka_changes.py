@@ -310,6 +310,45 @@ def test_json_captures_as_avro(prefix: str, letter: str) -> None:
 KEYS = {"id", "name", "email"}
 
 
+class TwoWriters:
+    def __init__(self, *schemas: Any) -> None:
+        self._schemas = [json.dumps(schema) for schema in schemas]
+
+    def schema_text(self, schema_id: int) -> str:
+        return self._schemas[schema_id]
+
+
+@pytest.mark.parametrize("prefix", ["pgf", "mdb"])
+def test_a_column_that_is_added_is_ignored_in_avro(prefix: str) -> None:
+    """The row before a later change then has it too, and yet is the row that was added without it."""
+    source = POSTGRES if prefix == "pgf" else BINLOG
+    tier = {"name": "tier", "type": ["null", "int"], "default": None}
+    schemas = envelope(source), envelope(source, {**CUSTOMER, "fields": [*CUSTOMER["fields"], tier]})
+    (records,) = [r for t, r in captured(f"{prefix}_k_addcolumn").items() if t.endswith("customers")]
+    records = [r for r in records if r["value"] is not None and r["value"]["after"] is not None]
+    assert any("tier" in (r["value"]["before"] or {}) for r in records)
+
+    def framed(schema: int, record: Any) -> tuple[int, bytes | None, bytes]:
+        value = avro(schemas[schema], record["value"]) or b""
+        return record["offset"], avro(KEY, record["key"]), b"\0" + schema.to_bytes(4, "big") + value
+
+    plain = copy.deepcopy(records)
+    for r in plain:
+        for part in ("before", "after"):
+            if r["value"][part] is not None:
+                del r["value"][part]["tier"]
+    values = AvroDecoder(
+        envelope_of(avro_spec(schemas[0])).value_format(avro_spec(schemas[0])["value"])["schema"],
+        framed=True,
+        writers=TwoWriters(*schemas),
+    )
+    keys = AvroDecoder(json.dumps(KEY), framed=False)
+    layout = plan(avro_spec(schemas[0]), keys.columns, values.columns)
+    maker = ChangeRows(layout, keys, values, json_value=False)
+    found = make(maker, [framed(0, r) for r in plain] + [framed(1, r) for r in records]).to_pylist()
+    assert found[: len(plain)] == found[len(plain) :] == [avro_row(r) for r in plain]
+
+
 # -- records that cannot be read
 
 
