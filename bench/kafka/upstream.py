@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 import psycopg
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.kafka.changes import index_bytes, sidecar_bytes
 from bench.kafka.fresh import POLL_SECONDS, WARM_SECONDS
-from bench.kafka.load import ends
+from bench.kafka.load import REQUEST_SECONDS
 from bench.kafka.ours import ours
 from bench.report import Figure, p50_p99, percentile
 from tidemill.dev.connect import Connect, debezium
@@ -57,9 +57,21 @@ def upstream(bootstrap: str) -> Generator[Postgres]:
         stack.callback(connect.stop)
         connect.start()
         connect.create(PREFIX, debezium(PREFIX, postgres, [f"public.{TABLE}"]) | SETTINGS)
-        while sum(ends(bootstrap, TOPIC)) < ROWS:
+        while _end(bootstrap) < ROWS:
             time.sleep(POLL_SECONDS)
         yield postgres
+
+
+def _end(bootstrap: str) -> int:
+    """Of the topic's one partition; 0 while there is none."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
+    try:
+        found = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=REQUEST_SECONDS)
+        return int(found[1])
+    except KafkaException:
+        return 0
+    finally:
+        consumer.close()
 
 
 class Writer(threading.Thread):
@@ -107,7 +119,7 @@ def measure(bootstrap: str, *, quick: bool) -> list[Figure]:
     rate, seconds = (50, 10.0) if quick else (200, 90.0)
     with upstream(bootstrap) as postgres, ours(bootstrap) as one:
         one.create("s", TOPIC, FORMATS, envelope="DEBEZIUM")
-        one.caught_up("s", TOPIC)
+        one.until("s", ROWS)
         writer = Writer(postgres, rate, seconds + WARM_SECONDS)
         seen: list[tuple[float, int]] = [(0.0, 0)]
         sizes: list[str] = []
@@ -120,11 +132,7 @@ def measure(bootstrap: str, *, quick: bool) -> list[Figure]:
                 seen.append((time.time(), frontier))
             if time.time() > began + len(sizes) * SAMPLE_SECONDS:
                 sizes.append(f"{index_bytes(one) + sidecar_bytes(one):,}")
-            if (
-                ended is None
-                and not writer.is_alive()
-                and sum(ends(bootstrap, TOPIC)) >= ROWS + len(writer.committed)
-            ):
+            if ended is None and not writer.is_alive() and _end(bootstrap) >= ROWS + len(writer.committed):
                 ended = time.time() * 1000
             if writer.failed is not None:
                 raise writer.failed

@@ -274,6 +274,7 @@ def test_resolving_at_create(server: Server) -> None:
     with pytest.raises(UndefinedObject) as missing:
         avro_registered(registry, stored, "t-key", LATEST)
     assert missing.value.primary == 'schema registry has no schema for the subject "t-key"'
+    assert "Debezium writes them for tables with a primary key" in (missing.value.hint or "")
     assert missing.value.hint is not None
     assert "AVRO USING SCHEMA" in missing.value.hint
     server.answers["/subjects/p-value/versions/latest"] = (200, {"schema": "x", "schemaType": "PROTOBUF"})

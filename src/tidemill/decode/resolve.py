@@ -149,6 +149,13 @@ def _plain(format_: dict[str, Any]) -> FormatResolution:
     return FormatResolution(format_, open_decoder(format_).columns)
 
 
+# The usual reason.
+_KEYLESS = (
+    " If the messages have no keys: Debezium writes them for tables with a primary key, and for those in its "
+    "option message.key.columns."
+)
+
+
 def _find(registry: Registry, subject: str, schema_id: int | None) -> Registered:
     if schema_id is not None:
         return registry.by_id(schema_id)
@@ -160,7 +167,8 @@ def _find(registry: Registry, subject: str, schema_id: int | None) -> Registered
         raise UndefinedObject(
             f'schema registry has no schema for the subject "{subject}"',
             detail=error.detail,
-            hint="Register it, or give the schema with AVRO USING SCHEMA or STRATEGY INLINE.",
+            hint="Register it, or give the schema with AVRO USING SCHEMA or STRATEGY INLINE."
+            + (_KEYLESS if subject.endswith("-key") else ""),
         ) from None
 
 
