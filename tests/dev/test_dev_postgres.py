@@ -43,12 +43,12 @@ def value(sql: psycopg.Connection[Any], query: str) -> Any:
 def test_a_load_that_leaves_the_sum_as_it_is_and_tables_that_are_kept(
     start: Callable[..., Command], postgres_folder: Path
 ) -> None:
-    kept = str(postgres_folder / "kept")
+    kept = str(postgres_folder / "kept-postgres")
     command = start("--load", "200", "--data-dir", kept)
     command.wait_ready()
     port = command.ports[0]
     assert f"CREATE CONNECTION pg TO POSTGRES (HOST '127.0.0.1', PORT {port}," in command.output
-    assert "with 200 transfers per second" in command.output
+    assert "transfers per second: 200 " in command.output
     with psycopg.connect(command.postgres, autocommit=True) as sql:
         until(lambda: value(sql, TRANSFERS) > 20, READY_SECONDS)
         assert value(sql, SUM) == 300
@@ -62,7 +62,7 @@ def test_a_load_that_leaves_the_sum_as_it_is_and_tables_that_are_kept(
     assert is_free(port) and kept in command.output
     again = start("--load", "0", "--data-dir", kept)
     again.wait_ready()
-    assert "with no load" in again.output
+    assert "transfers per second: 0 " in again.output
     with psycopg.connect(again.postgres, autocommit=True) as sql:
         assert value(sql, SUM) == 300
         before = value(sql, TRANSFERS)

@@ -55,12 +55,11 @@ class PostgresStack(Stack):
         super().stop()
 
     def introduction(self) -> list[str]:
-        load = f"{self._load:g} transfers per second between the accounts" if self._load else "no load"
         return [
             *addressed({"PostgreSQL": f'psql "{self.postgres.dsn}"'}),
             "",
-            "It has the tables accounts and transfers,",
-            f"with {load} (--load). The publication {PUBLICATION} has all tables.",
+            f"It has the tables accounts and transfers; transfers per second: {self._load:g} (--load).",
+            f"The publication {PUBLICATION} has all tables.",
             "For your own, first: ALTER TABLE t REPLICA IDENTITY FULL;",
             "",
             "In Tidemill:",
