@@ -74,7 +74,7 @@ class OurServer:
         return cursor.fetchall() if cursor.description else []
 
     def created(self, name: str) -> None:
-        """A source of this name was created."""
+        """A source of this name was created, or a relation of one."""
         ((self._ids[name],),) = self.execute(f"SELECT id FROM mz_sources WHERE name = '{name}'")
 
     def drop(self, name: str) -> None:

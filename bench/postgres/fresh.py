@@ -71,13 +71,14 @@ def commits(upstream: Upstream, *, quick: bool) -> list[Figure]:
     _table(upstream)
     with ours(upstream) as one:
         one.create("s", [TABLE])
+        one.created(TABLE)
         one.until("s", upstream.position())
         writer = Writer(upstream.process.dsn, rate, seconds + WARM_SECONDS)
         seen: list[tuple[float, int]] = [(0.0, 0)]
         writer.start()
         ended = None
         while ended is None or seen[-1][1] <= ended + 2000:
-            frontier = one.frontiers(["s"])["s"]
+            frontier = one.frontiers([TABLE])[TABLE]
             if frontier > seen[-1][1]:
                 seen.append((time.time(), frontier))
             if ended is None and not writer.is_alive():

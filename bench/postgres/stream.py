@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.postgres.ours import Ours, ours
 from bench.postgres.upstream import CHANGES_PER_TRANSACTION, PUBLICATION, TABLES, Upstream, tps
-from bench.report import Figure, percentile
+from bench.report import Figure, p50_p99
 from tidemill.dev.postgres import DATABASE
 from tidemill.sources.postgres.lsn import lsn_text
 
@@ -115,8 +115,8 @@ def steady(upstream: Upstream, *, quick: bool, minutes: float) -> list[Figure]:
     return [
         Figure(
             f"{what}: lag",
-            f"p50 {percentile(behind, 50):.1f} s, p99 {percentile(behind, 99):.1f} s, max {max(behind):.1f} s, "
-            f"{max(s.bytes for s in warm) >> 20} MB; by quarters {', '.join(f'{q:.1f}' for q in quarters)} s",
+            f"{p50_p99(behind)}, max {max(behind):.1f} s, {max(s.bytes for s in warm) >> 20} MB; "
+            f"by quarters {', '.join(f'{q:.1f}' for q in quarters)} s",
             "bounded",
             bounded,
         ),

@@ -19,9 +19,9 @@ from tidemill.sources.postgres.lsn import parse_lsn
 PUBLICATION = "bench"
 # By pgbench's names; the first one has almost all rows.
 TABLES = ("pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history")
-# Of one pgbench client and scale, in pgbench's own script.
+# In pgbench's own script.
 CHANGES_PER_TRANSACTION = 4
-# The disk is not what is compared, and is the same for both sides. Nobody is disconnected while he is stopped.
+# The disk is not what is compared. A reader that is stopped for a while keeps its connection.
 SETTINGS = {
     "shared_buffers": "512MB",
     "max_wal_size": "8GB",
