@@ -30,7 +30,7 @@ PROCESSES = 2
 
 
 def measure(upstream: Upstream, *, quick: bool) -> list[Figure]:
-    scale, repeats = (1, 1) if quick else (50, 3)
+    scale, repeats = (1, 1) if quick else (50, 2)
     rows = scale * ROWS_PER_SCALE
     upstream.fill(scale)
     upstream.copy_seconds(TABLE)  # the cache is warm

@@ -33,7 +33,7 @@ GROWTH, GROWTH_SECONDS = 1.5, 1.0
 
 
 def backlog(upstream: Upstream, *, quick: bool) -> list[Figure]:
-    transactions, repeats = (4_000, 1) if quick else (100_000, 3)
+    transactions, repeats = (4_000, 1) if quick else (100_000, 2)
     upstream.fill(1 if quick else 10)
     changes = transactions * CHANGES_PER_TRANSACTION
     theirs: list[float] = []
