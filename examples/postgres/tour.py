@@ -80,7 +80,7 @@ def two_statements(tour: Tour) -> None:
     place = conninfo_to_dict(tour.address)
     tour.run(
         f"CREATE CONNECTION tour_pg TO POSTGRES (HOST '{place['host']}', PORT {place['port']}, "
-        f"USER {place['user']}, DATABASE {place['dbname']})"
+        f"USER '{place['user']}', DATABASE '{place['dbname']}')"
     )
     tour.run(
         "CREATE SOURCE tour FROM POSTGRES CONNECTION tour_pg (PUBLICATION 'tidemill')\n"
