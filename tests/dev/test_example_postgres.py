@@ -49,8 +49,8 @@ def test_what_is_printed_works(command: Command, server: ServerProcess, database
         balances: dict[int, int] = {}
         sums: set[int] = set()
         time: Any = None
-        stream = sql.cursor().stream(subscribe.encode())
-        for at, diff, account, _, balance in stream:
+        # Not kept: its end closes the stream, which holds the session.
+        for at, diff, account, _, balance in sql.cursor().stream(subscribe.encode()):
             if at != time:
                 # All of the time before was there: transfers leave the sum as it is.
                 sums.add(sum(balances.values()))
