@@ -260,6 +260,14 @@ class Config:
             "The Java heap of Spark's driver (with a local master: of Spark altogether).",
         ),
     )
+    spark_warm_up: bool = field(
+        default=True,
+        metadata=_flag(
+            "Spark",
+            "Run some queries and jobs of a tick when Spark has started, because the first ones are slow. "
+            "Without it /readyz says ready sooner: for servers that live for seconds.",
+        ),
+    )
     spark_conf: tuple[tuple[str, str], ...] = field(
         default=(),
         metadata=_about(
