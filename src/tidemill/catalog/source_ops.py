@@ -30,12 +30,15 @@ LEARNED_AGAIN = frozenset({"marks"})
 
 @dataclass(frozen=True, slots=True)
 class NewSubsource:
-    """A subsource of a source in the making."""
+    """A subsource of a source in the making. With `definition` it has its own output, which is added to those
+    of the source; `sql` is the statement that would make it as a table."""
 
     name: str
     output: str
     desc: RelationDesc
     envelope: str
+    definition: Mapping[str, Any] | None = None
+    sql: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +219,9 @@ def create_source_table(draft: SourceDraft, op: CreateSourceTable) -> None:
     others = {other.output: other for other in draft.state.source_tables(source.id)}
     if op.definition is not None:
         output = _free(op.output, others)
-        new = NewSubsource(op.name, output, op.desc, op.envelope)
+        new = NewSubsource(op.name, output, op.desc, op.envelope, op.definition, op.sql)
         table = _put_table(draft, op.schema, source.id, new, subsource=False)
-        needed = _connections(draft.state, op.connections)
-        table = replace(
-            table, definition=_output_named(op.definition, output), sql=op.sql, connections=needed
-        )
+        table = replace(table, connections=_connections(draft.state, op.connections))
         draft.put(table)
         if op.dead_letters is not None:
             _put_dead_letters(draft, table, op.dead_letters, {output, *others})
@@ -268,8 +268,20 @@ def _put_table(
 ) -> SourceTable:
     item_id, time = draft.new_id(), draft.time
     shard = f"{item_id}-{time}"
+    definition = None if new.definition is None else _output_named(new.definition, new.output)
     table = SourceTable(
-        item_id, new.name, schema, source, new.output, new.desc, shard, new.envelope, time, subsource
+        item_id,
+        new.name,
+        schema,
+        source,
+        new.output,
+        new.desc,
+        shard,
+        new.envelope,
+        time,
+        subsource,
+        definition,
+        new.sql,
     )
     draft.put(table)
     return table

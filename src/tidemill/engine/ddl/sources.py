@@ -22,7 +22,8 @@ from tidemill.engine.ddl.catalog_changes import (
     renamed,
 )
 from tidemill.engine.ddl.external import External
-from tidemill.engine.ddl.upstreams import TABLES, DescribeContext, Described, describe
+from tidemill.engine.ddl.upstreams import TABLES, DescribeContext, Described, DescribedTable, describe
+from tidemill.engine.ddl.upstreams.described import refuse_choice
 from tidemill.engine.ddl.upstreams.envelopes import ORDER_BY_PARAMETER
 from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.durations import history_ms, interval_ms
@@ -162,8 +163,16 @@ def _subsources(
     described: Described,
     schema: Schema,
 ) -> tuple[source_ops.NewSubsource, ...]:
+    if described.tables is not None:
+        return tuple(_subsource(view, schema, table) for table in described.tables)
     if statement.tables is None:
         return ()
+    if statement.tables.schemas is not None:
+        raise Unsupported(
+            f"FOR SCHEMAS is not possible: the {described.label} has no schemas",
+            hint="Use FOR ALL TABLES or FOR TABLES (...).",
+            position=statement.tables.schemas[0].offset + 1,
+        )
     if described.own is not None:
         raise SyntaxError_(
             f"FOR TABLES is not possible: the {described.label} gives one relation, which is the source",
@@ -184,6 +193,17 @@ def _subsources(
     if twice is not None:
         raise DuplicateObject(f'"{twice}" is named more than once in FOR TABLES', sqlstate="42712")
     return tuple(source_ops.NewSubsource(n, o.name, o.desc, o.envelope) for o, n in chosen)
+
+
+def _subsource(view: CatalogView, schema: Schema, table: DescribedTable) -> source_ops.NewSubsource:
+    return source_ops.NewSubsource(
+        _beside(view, schema, table.name),
+        table.output.name,
+        RelationDesc(tuple(renamed(table.output.desc.columns, ())), table.output.desc.hidden),
+        table.output.envelope,
+        table.spec,
+        to_sql(table.statement),
+    )
 
 
 def _dead_letters(
@@ -248,6 +268,7 @@ def plan_create_table_from_source(
             hint="Leave them out.",
             position=statement.source.offset + 1,
         )
+    refuse_choice(statement.choice, f"a {source.type} source")
     opened = open_source(json.loads(source.definition), external.files_root)
     try:
         output = _output(opened.outputs, statement.reference, f'source "{source.name}"')

@@ -70,7 +70,9 @@ from tidemill.sql.ast.session import (
 )
 from tidemill.sql.ast.sinks import CreateSink, Share, SinkFormat, SinkTarget
 from tidemill.sql.ast.sources import (
+    NO_CHOICE,
     AlterSource,
+    ColumnChoice,
     CreateSource,
     CreateTableFromSource,
     ForTables,
@@ -128,6 +130,7 @@ from tidemill.sql.ast.writes import (
 )
 
 __all__ = [
+    "NO_CHOICE",
     "AddColumn",
     "AlterConnection",
     "AlterMaterializedView",
@@ -143,6 +146,7 @@ __all__ = [
     "AvroSchema",
     "Begin",
     "Close",
+    "ColumnChoice",
     "ColumnDef",
     "CommentOn",
     "Commit",

@@ -8,7 +8,9 @@ from typing import TypeVar
 
 from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.ast import (
+    NO_CHOICE,
     AlterSource,
+    ColumnChoice,
     CreateSource,
     CreateTableFromSource,
     ForTables,
@@ -22,9 +24,10 @@ from tidemill.sql.ast import (
     SourceOutput,
     Statement,
 )
+from tidemill.sql.parser.column_choice import COLUMN_OPTIONS, column_choice
 from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.formats import end_of_clauses, messages
-from tidemill.sql.parser.named_options import boolean, nearest
+from tidemill.sql.parser.named_options import accept_fields, boolean, nearest
 from tidemill.sql.parser.upstreams import upstream
 from tidemill.sql.tokens import TokenKind
 
@@ -39,7 +42,9 @@ _ORDER = (
     "Behind FROM ... stand, in this order: FORMAT, INCLUDE, ENVELOPE and ON ERROR (in any order), EXPOSE "
     "PROGRESS AS name, WITH (option, ...)."
 )
-_TABLE_ORDER = "Behind (REFERENCE ...) stand FORMAT, INCLUDE, ENVELOPE and ON ERROR, in any order."
+_TABLE_ORDER = (
+    "Behind (REFERENCE ...) stand FORMAT, INCLUDE, ENVELOPE and ON ERROR (in any order), WITH (...)."
+)
 _OPTIONS = "RETAIN HISTORY FOR '...' and TIMESTAMP INTERVAL '...'"
 _ALTERED = "RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...' and GIVE UP TRANSACTION '...'"
 
@@ -77,20 +82,26 @@ def create_table_from_source(
     reference = cursor.name()
     cursor.expect_symbol(")", _FROM_SOURCE)
     said = messages(cursor)
-    if cursor.peek_any("with"):
-        raise cursor.unsupported("CREATE TABLE ... FROM SOURCE ... WITH")
+    choice = table_options(cursor)
     end_of_clauses(cursor, _TABLE_ORDER)
-    return CreateTableFromSource(name, source, reference, tuple(columns), if_not_exists, said)
+    return CreateTableFromSource(name, source, reference, tuple(columns), if_not_exists, said, choice)
+
+
+def table_options(cursor: TokenCursor) -> ColumnChoice:
+    """[WITH (TEXT COLUMNS (a, ...), EXCLUDE COLUMNS (b, ...))]"""
+    if not cursor.accept("with"):
+        return NO_CHOICE
+    return column_choice(accept_fields(cursor, COLUMN_OPTIONS, "a table of a source"))
 
 
 def for_tables(cursor: TokenCursor) -> ForTables | None:
-    """[FOR ALL TABLES | FOR TABLES (output [AS name], ...)]"""
+    """[FOR ALL TABLES | FOR TABLES (output [AS name], ...) | FOR SCHEMAS (name, ...)]"""
     if not cursor.accept("for"):
         return None
     if cursor.accept("all", "tables"):
         return ForTables(None)
-    if cursor.peek_any("schemas"):
-        raise cursor.unsupported("FOR SCHEMAS", hint="Use FOR ALL TABLES or FOR TABLES (...).")
+    if cursor.accept("schemas"):
+        return ForTables(None, cursor.idents_in_parentheses("Write FOR SCHEMAS (name, ...)."))
     cursor.expect("tables")
     cursor.expect_symbol("(")
     found = [_output(cursor)]

@@ -35,12 +35,13 @@ class DescribedOutput:
 
     @property
     def envelope(self) -> str:
-        return self.spec["envelope"]["kind"]
+        said = self.spec.get("envelope")
+        return self.output.envelope if said is None else said["kind"]
 
     @property
     def transactions(self) -> ItemId | None:
         """The source of the transaction topic that its envelope names."""
-        said = self.spec["envelope"].get("transactions")
+        said = self.spec.get("envelope", {}).get("transactions")
         return None if said is None else said["source"]
 
     @property
