@@ -75,8 +75,9 @@ class SourceWorld:
         self.crash()
 
     def now(self) -> int:
-        """The end of the upstream's log."""
-        return parse_lsn(str(self.upstream.query("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
+        """The end of the upstream's log. (Where it is inserted may be behind the header of an empty page,
+        which is no end of anything.)"""
+        return parse_lsn(str(self.upstream.query("SELECT pg_current_wal_flush_lsn()::text")[0][0]))
 
     # -- as the machine does
 

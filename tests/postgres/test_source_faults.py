@@ -401,8 +401,6 @@ def test_an_error_of_a_table_does_not_hide_the_next_transaction(upstream: Upstre
     world = SourceWorld(upstream, "t", "u")
     world.catch_up()
     with upstream.session() as first, upstream.session() as second:
-        first.execute("SET synchronous_commit = off")
-        second.execute("SET synchronous_commit = off")
         for n in range(10):
             second.execute("BEGIN")
             second.execute("INSERT INTO u VALUES (%s)", [n])

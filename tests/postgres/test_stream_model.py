@@ -95,6 +95,9 @@ class Session:
         elif kind == "delete":
             self.run(f"DELETE FROM {name} WHERE id = %s", key)
             rows.pop(key, None)
+        elif kind == "message":
+            # Not asked for.
+            self.run("SELECT pg_logical_emit_message(true, 'tidemill', 'x')")
         elif kind == "many":
             first = 1000 + self.number
             self.run(f"DELETE FROM {name} WHERE id >= 1000 AND id %% 2 = %s", self.number)
@@ -148,7 +151,7 @@ def rows_of(state: State) -> dict[int, dict[Row, int]]:
 WRITE = st.tuples(
     st.just("write"),
     st.integers(0, TABLES - 1),
-    st.sampled_from(["put", "put", "put", "large", "move", "delete", "many"]),
+    st.sampled_from(["put", "put", "put", "large", "move", "delete", "many", "message"]),
     st.integers(0, KEYS - 1),
 )
 STEP = st.tuples(
@@ -181,7 +184,7 @@ def test_the_tables_are_those_of_each_commit(
 
         def end(session: Session, how: Any) -> None:
             if session.end(how):
-                ((lsn,),) = session.sql.execute("SELECT pg_current_wal_insert_lsn()::text").fetchall()
+                ((lsn,),) = session.sql.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
                 course.append((Offsets.at(parse_lsn(lsn)), copied(committed)))
 
         for number, (what, *how) in steps:

@@ -270,14 +270,13 @@ class Receiver:
             if spool.stale and now - flushed >= FLUSH_SECONDS:
                 spool.flush()
                 flushed = now
-            if received:
-                self._heard = now
             if now - told >= STATUS_SECONDS:
                 self._report(connection, ask=not received)
                 self._settle(now)
                 told = now
             if spool.full and spool.frontier >= self._required:
                 # PostgreSQL keeps the log meanwhile; it must only hear from us.
+                self._heard = now
                 self._stopping.wait(FLUSH_SECONDS)
             elif not received:
                 connection.wait(FLUSH_SECONDS if spool.stale else STATUS_SECONDS / 2)
@@ -304,9 +303,10 @@ class Receiver:
         receive, add = connection.receive, self.spool.add
         if self.spool.full and self.spool.frontier >= self._required and not self.spool.open:
             return False
-        for _ in range(BATCH_MESSAGES):
+        for number in range(BATCH_MESSAGES):
             message = receive()
             if message is None:
+                self._heard = time.monotonic() if number else self._heard
                 return False
             if message[0] == DATA:
                 if message[HEADER] in _CHANGES:
@@ -320,6 +320,7 @@ class Receiver:
                     self.spool.advance(keepalive.position)
                 if keepalive.reply:
                     self._report(connection, ask=False)
+        self._heard = time.monotonic()
         return True
 
     def _control(self, message: bytes | memoryview) -> None:
@@ -353,10 +354,11 @@ class Receiver:
             self._check_partition(relation)
             return
         self._root = relation.relid if self._settings.tables[mine[0]].partitioned else None
-        # (For a table that was described already, other tables are looked at too, and soon.)
-        if new or time.monotonic() - self._watched > HINTED_SECONDS:
+        now = time.monotonic()
+        if new or now - self._watched > HINTED_SECONDS:
             self._add_faults({n: text for n, text in self._new_faults().items() if n in mine})
-            self._watched = min(self._watched, time.monotonic() - WATCH_SECONDS + HINTED_SECONDS)
+        # The others soon.
+        self._watched = min(self._watched, now - WATCH_SECONDS + HINTED_SECONDS)
 
     def _check_partition(self, relation: Relation) -> None:
         """A partitioned table is described right before its partition, which says what old rows there are."""
