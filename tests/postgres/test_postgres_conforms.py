@@ -29,7 +29,7 @@ def subject(upstream: UpstreamDatabase, monkeypatch: pytest.MonkeyPatch) -> Iter
         "CREATE TABLE u (id int)",
         "ALTER TABLE t REPLICA IDENTITY FULL",
         "ALTER TABLE u REPLICA IDENTITY FULL",
-        "INSERT INTO t SELECT i, 'row ' || i, CASE i % 7 WHEN 0 THEN 'NaN' ELSE i END "
+        "INSERT INTO t SELECT i, 'row ' || i, CASE i % 7 WHEN 0 THEN 'NaN'::numeric ELSE i END "
         "FROM generate_series(1, 300) i",
         "CREATE PUBLICATION p FOR TABLE t, u",
     )

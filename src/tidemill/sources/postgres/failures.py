@@ -135,6 +135,9 @@ def no_publication(publication: str) -> NotPublished:
 
 def of_start(error: UpstreamError, slot: str, publication: str) -> UpstreamError:
     """A refused START_REPLICATION, or an error in the stream, with what can be done about it."""
+    if type(error) is not UpstreamError:
+        # It is not as the server says it, but ours.
+        return error
     text = f"{error.detail or ''}"
     if error.sqlstate == "55006":
         return SlotActive(

@@ -235,7 +235,7 @@ class Receiver:
             raise failures.other_system(settings.system, identity.system)
         if identity.timeline != settings.timeline:
             raise failures.other_timeline(settings.timeline, identity.timeline)
-        read = max(settings.bound, self.spool.frontier)
+        read = aligned(max(settings.bound, self.spool.frontier))
         self.server_position = self._watch.position()
         if self.server_position < read:
             raise failures.went_back(self.server_position, read)
@@ -382,10 +382,13 @@ class Receiver:
             return  # no number is left before the next position of PostgreSQL
         faults = self._new_faults()
         self._watched, self._looked = time.monotonic(), True
-        if faults:
-            self._add_faults(faults)
-            self.spool.commit(reached + 1)
-            self._unsettled.clear()
+        if not faults:
+            # (What is bound may end with an error that is no more.)
+            self.spool.advance(reached)
+            return
+        self._add_faults(faults)
+        self.spool.commit(reached + 1)
+        self._unsettled.clear()
 
     def _add_faults(self, faults: Mapping[int, str]) -> None:
         for output, text in faults.items():
