@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Generator
 from decimal import Decimal
 from typing import Any
 
 import psycopg
+import pytest
 
 from engine.asking import run, until
 from support.upstream_postgres import UpstreamDatabase
@@ -106,5 +110,83 @@ def test_two_statements_give_live_tables(home: psycopg.Connection[Any], upstream
     )
     assert "FOR TABLES (public.accounts AS accounts, public.transfers AS transfers, public.types AS" in shown
     assert len(upstream.query(SLOTS)) == 1
+    run(home, "DROP SOURCE s")
+    until(lambda: upstream.query(SLOTS), [])
+
+
+@contextlib.contextmanager
+def transfers(upstream: UpstreamDatabase) -> Generator[None]:
+    """Meanwhile every transaction moves something from a to b, or back."""
+    stop, made = threading.Event(), [0]
+
+    def move() -> None:
+        with upstream.session() as sql:
+            while not stop.is_set():
+                amount = made[0] % 7 - 3
+                with sql.transaction():
+                    sql.execute("UPDATE a SET n = n - %s WHERE id = %s", [amount, made[0] % 5])
+                    sql.execute("UPDATE b SET n = n + %s WHERE id = %s", [amount, made[0] % 3])
+                made[0] += 1
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert made[0] > 10
+
+
+def test_tables_that_are_added_later_fit_the_others(
+    home: psycopg.Connection[Any], upstream: UpstreamDatabase
+) -> None:
+    upstream.run(
+        "CREATE TABLE a AS SELECT i AS id, 100 AS n FROM generate_series(0, 4) i",
+        "CREATE TABLE b AS SELECT i AS id, 100 AS n, '[1,5)'::int4range AS r FROM generate_series(0, 2) i",
+        "ALTER TABLE a REPLICA IDENTITY FULL",
+        "ALTER TABLE b REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION p FOR TABLE a",
+    )
+    connect(home, upstream)
+    run(home, "CREATE SOURCE s FROM POSTGRES CONNECTION pg (PUBLICATION 'p')")
+    run(home, "CREATE TABLE first (key) FROM SOURCE s (REFERENCE a)")
+    whole = "(SELECT sum(n) FROM (SELECT n FROM first UNION ALL SELECT n FROM c) x)"
+    with transfers(upstream):
+        assert run(home, "SELECT count(key) FROM first") == [(5,)]
+        with pytest.raises(psycopg.Error, match=r'publication "p" has no table "public\.b"') as missing:
+            run(home, "ALTER SOURCE s ADD SUBSOURCE public.b AS c")
+        assert missing.value.diag.message_hint is not None
+        assert "ALTER PUBLICATION p ADD TABLE public.b" in missing.value.diag.message_hint
+        upstream.run("ALTER PUBLICATION p ADD TABLE b")
+        run(home, "ALTER SOURCE s ADD SUBSOURCE public.b AS c WITH (TEXT COLUMNS (b.r))")
+        with psycopg.connect(home.info.dsn) as follower:
+            follower.execute(f"DECLARE c CURSOR FOR SUBSCRIBE {whole}")
+            rows = follower.execute("FETCH 1 c WITH (timeout = '60s')").fetchall()
+            rows += follower.execute("FETCH 2 c WITH (timeout = '3s')").fetchall()
+    # Never anything else.
+    assert [row[1:] for row in rows] == [(1, 800)]
+    for mine, theirs in (("key, n FROM first", "id, n FROM a"), ("id, n, r FROM c", "id, n, r::text FROM b")):
+        wanted = upstream.query(f"SELECT {theirs} ORDER BY 1")
+        until(lambda mine=mine: run(home, f"SELECT {mine} ORDER BY 1"), wanted)
+
+    run(home, "CREATE VIEW v AS SELECT * FROM c")
+    ((_, shown),) = run(home, "SHOW CREATE SOURCE s")
+    assert "TEXT COLUMNS (public.b.r)) FOR TABLES (public.b AS c)" in shown
+    ((_, shown),) = run(home, "SHOW CREATE TABLE first")
+    assert shown.endswith("public.first (key) FROM SOURCE " + shown.split(" ")[-3] + " (REFERENCE a)")
+    with pytest.raises(psycopg.Error, match="other objects depend on it"):
+        run(home, "ALTER SOURCE s DROP SUBSOURCE c")
+    with pytest.raises(psycopg.Error, match='"first" is not a subsource of source "s"'):
+        run(home, "ALTER SOURCE s DROP SUBSOURCE first")
+    run(home, "ALTER SOURCE s DROP SUBSOURCE IF EXISTS c, gone CASCADE")
+    assert run(home, "SHOW SUBSOURCES ON s") == [("s_progress", "progress")]
+    upstream.run("INSERT INTO a VALUES (7, 7)")
+    until(lambda: run(home, "SELECT n FROM first WHERE key = 7"), [(7,)])
+    run(home, "DROP TABLE first")
+    run(home, "ALTER SOURCE s ADD TABLE a, b AS d WITH (EXCLUDE COLUMNS (b.r))")
+    assert run(home, "SELECT a.n, d.* FROM a, d WHERE a.id = 7 AND d.id = 1") == [
+        (7, *upstream.query("SELECT id, n FROM b WHERE id = 1")[0])
+    ]
     run(home, "DROP SOURCE s")
     until(lambda: upstream.query(SLOTS), [])

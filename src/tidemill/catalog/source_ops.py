@@ -96,6 +96,14 @@ class CreateSourceTable:
 
 
 @dataclass(frozen=True, slots=True)
+class AddSubsource:
+    """ALTER SOURCE ... ADD SUBSOURCE, of one with its own output."""
+
+    source: ItemId
+    subsource: NewSubsource
+
+
+@dataclass(frozen=True, slots=True)
 class SetSourceHistory:
     """RESET is None."""
 
@@ -233,6 +241,15 @@ def create_source_table(draft: SourceDraft, op: CreateSourceTable) -> None:
         )
     new = NewSubsource(op.name, op.output, op.desc, op.envelope)
     _put_table(draft, op.schema, source.id, new, subsource=False)
+
+
+def add_subsource(draft: SourceDraft, op: AddSubsource) -> None:
+    source = draft.state.get(op.source, Source)
+    draft.check_name(source.schema, op.subsource.name)
+    check_columns(op.subsource.desc)
+    others = {other.output for other in draft.state.source_tables(source.id)}
+    new = replace(op.subsource, output=_free(op.subsource.output, others))
+    _put_table(draft, source.schema, source.id, new, subsource=True)
 
 
 def _put_dead_letters(

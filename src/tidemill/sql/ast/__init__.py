@@ -71,10 +71,12 @@ from tidemill.sql.ast.session import (
 from tidemill.sql.ast.sinks import CreateSink, Share, SinkFormat, SinkTarget
 from tidemill.sql.ast.sources import (
     NO_CHOICE,
+    AddSubsources,
     AlterSource,
     ColumnChoice,
     CreateSource,
     CreateTableFromSource,
+    DropSubsources,
     ForTables,
     GiveUpTransaction,
     Option,
@@ -132,6 +134,7 @@ from tidemill.sql.ast.writes import (
 __all__ = [
     "NO_CHOICE",
     "AddColumn",
+    "AddSubsources",
     "AlterConnection",
     "AlterMaterializedView",
     "AlterOwner",
@@ -178,6 +181,7 @@ __all__ = [
     "Drop",
     "DropOwned",
     "DropRole",
+    "DropSubsources",
     "Envelope",
     "EnvelopeDebezium",
     "EnvelopeUpsert",

@@ -135,3 +135,24 @@ class AlterSource(Statement):
     name: Name
     actions: tuple[SourceAction, ...]
     if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddSubsources(Statement):
+    """ALTER SOURCE [IF EXISTS] name ADD SUBSOURCE output [AS name], ... [WITH (TEXT COLUMNS (a, ...))]."""
+
+    name: Name
+    outputs: tuple[SourceOutput, ...]
+    choice: ColumnChoice = NO_CHOICE
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropSubsources(Statement):
+    """ALTER SOURCE [IF EXISTS] name DROP SUBSOURCE [IF EXISTS] names [CASCADE | RESTRICT]."""
+
+    name: Name
+    subsources: tuple[Name, ...]
+    if_exists: bool = False  # of the source
+    if_subsource_exists: bool = False
+    cascade: bool = False

@@ -9,10 +9,12 @@ from typing import TypeVar
 from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.ast import (
     NO_CHOICE,
+    AddSubsources,
     AlterSource,
     ColumnChoice,
     CreateSource,
     CreateTableFromSource,
+    DropSubsources,
     ForTables,
     GiveUpTransaction,
     Ident,
@@ -184,6 +186,22 @@ def _set_option(cursor: TokenCursor, known: str = _OPTIONS) -> SourceOption:
     raise _no_option(cursor, known)
 
 
+def _add_subsources(cursor: TokenCursor, name: Name, if_exists: bool) -> Statement:
+    found = [_output(cursor)]
+    while cursor.accept_symbol(","):
+        found.append(_output(cursor))
+    return AddSubsources(name, tuple(found), table_options(cursor), if_exists)
+
+
+def _drop_subsources(cursor: TokenCursor, name: Name, if_exists: bool) -> Statement:
+    if_subsource_exists = cursor.accept_if_exists()
+    names = cursor.names()
+    cascade = cursor.accept("cascade")
+    if not cascade:
+        cursor.accept("restrict")
+    return DropSubsources(name, names, if_exists, if_subsource_exists, cascade)
+
+
 def _altered_option(cursor: TokenCursor) -> SourceAction:
     if cursor.accept("give", "up", "transaction"):
         cursor.accept_symbol("=")
@@ -222,6 +240,11 @@ def alter_source(cursor: TokenCursor, name: Name, if_exists: bool) -> Statement:
             return AlterSource(name, _options(cursor, _altered_option), if_exists)
         if cursor.accept("reset"):
             return AlterSource(name, _options(cursor, _reset_option), if_exists)
+    for add in (True, False):
+        for word in ("subsource", "table"):
+            if cursor.accept("add" if add else "drop", word):
+                changed = _add_subsources if add else _drop_subsources
+                return changed(cursor, name, if_exists)
     if cursor.peek_any("set", "reset", "owner", "add", "drop"):
         raise cursor.unsupported(f"ALTER SOURCE ... {cursor.token.value.upper()}")
     raise cursor.error()

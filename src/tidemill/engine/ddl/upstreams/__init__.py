@@ -16,9 +16,14 @@ from tidemill.engine.ddl.upstreams.files import describe_files
 from tidemill.engine.ddl.upstreams.kafka import describe_kafka, describe_kafka_table
 from tidemill.engine.ddl.upstreams.load_generator import describe_load_generator
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput
-from tidemill.engine.ddl.upstreams.postgres import describe_postgres, describe_postgres_table
+from tidemill.engine.ddl.upstreams.postgres import (
+    describe_postgres,
+    describe_postgres_added,
+    describe_postgres_table,
+)
 from tidemill.errors import TidemillError
 from tidemill.sources.definition import KAFKA, POSTGRES
+from tidemill.sources.offsets import Offsets
 from tidemill.sql import ast
 from tidemill.sql.parser.upstreams.files import Files
 from tidemill.sql.parser.upstreams.kafka import Kafka
@@ -26,6 +31,7 @@ from tidemill.sql.parser.upstreams.load_generator import LoadGenerator
 from tidemill.sql.parser.upstreams.postgres import Postgres
 
 __all__ = [
+    "ADDED",
     "TABLES",
     "UPSTREAMS",
     "DescribeContext",
@@ -45,6 +51,13 @@ UPSTREAMS: dict[type[ast.Upstream], Callable[[ast.CreateSource, Any, DescribeCon
 TABLES: dict[str, Callable[[Source, ast.CreateTableFromSource, DescribeContext], DescribedOutput]] = {
     KAFKA: describe_kafka_table,
     POSTGRES: describe_postgres_table,
+}
+# By the type of a source: the planner of ALTER SOURCE ... ADD SUBSOURCE.
+ADDED: dict[
+    str,
+    Callable[[Source, ast.AddSubsources, DescribeContext], tuple[tuple[DescribedTable, ...], Offsets]],
+] = {
+    POSTGRES: describe_postgres_added,
 }
 
 

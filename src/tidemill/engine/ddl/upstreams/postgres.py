@@ -24,6 +24,7 @@ from tidemill.errors import (
     UndefinedObject,
     Unsupported,
 )
+from tidemill.sources.offsets import Offsets
 from tidemill.sources.postgres.definition import GAUGE, ReplicatedTable, shown
 from tidemill.sources.postgres.describe import Published, PublishedTable, look, replicated
 from tidemill.sql import ast
@@ -81,7 +82,17 @@ def describe_postgres_table(
     table = _find(published, statement.reference)
     named = _Chosen(table, statement.name, statement.choice, statement.reference.offset)
     spec = _replicated(published, named)
-    return DescribedOutput(spec.spec(), spec.output, ())
+    return DescribedOutput(spec.spec(), spec.output, (), Offsets.at(published.position))
+
+
+def describe_postgres_added(
+    source: Source, statement: ast.AddSubsources, context: DescribeContext
+) -> tuple[tuple[DescribedTable, ...], Offsets]:
+    """The subsources that ALTER SOURCE adds, and the position of `DescribedOutput.at`."""
+    published = _published(source, context)
+    chosen = _chosen(published, ast.ForTables(statement.outputs), statement.choice)
+    tables = tuple(_described(published, one, statement.name) for one in chosen)
+    return tables, Offsets.at(published.position)
 
 
 def _published(source: Source, context: DescribeContext) -> Published:
