@@ -11,10 +11,10 @@ from tidemill.errors import TidemillError
 from tidemill.sql.bind import json_calls
 from tidemill.sql.bind.coerce import explicit_cast, to_type, unify
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import BoundNode, Const, Op
 from tidemill.sql.functions.arrays import slice_of
 from tidemill.sql.functions.lattice import INTEGERS
 from tidemill.sql.functions.tree import Tree, add, call, cast_to, integer, sub
+from tidemill.sql.plan.expressions import BoundNode, Const, Op
 from tidemill.types.arrow import element_type
 from tidemill.types.model import INT4, TEXT, Kind, SqlType, array, list_
 

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from tidemill.sql.bind.aggregate import is_spark_aggregate
 from tidemill.sql.bind.determinism import Dependence
-from tidemill.sql.bind.substitute import complete
-from tidemill.sql.bind.tables import aliased, subquery_as
 from tidemill.sql.functions.python import FUNCTIONS as PYTHON_FUNCTIONS
 from tidemill.sql.functions.tree import Tree, and_, column
+from tidemill.sql.lower.aggregate import is_spark_aggregate
+from tidemill.sql.lower.select import aliased, subquery_as
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.model import BoundQuery
@@ -97,7 +96,7 @@ def linearity(bound: BoundQuery) -> Linearity:
     if chance is not None:
         return Linearity(because=chance)
     try:
-        branches = _branches(complete(bound.spark, (), bound.session))
+        branches = _branches(bound.spark)
         if len(branches) > MAX_BRANCHES:
             raise _NotLinear(f"UNION ALL of more than {MAX_BRANCHES} relations")
     except _NotLinear as e:

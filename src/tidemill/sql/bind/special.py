@@ -15,7 +15,6 @@ from tidemill.sql.bind import subquery
 from tidemill.sql.bind.calls import FunctionCall, row_of
 from tidemill.sql.bind.coerce import require_bool, settle, to_type, unify
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import GROUPING, BoundNode, Const, Op
 from tidemill.sql.functions import comparison
 from tidemill.sql.functions.guards import case_branches, first_of
 from tidemill.sql.functions.lattice import FLOATS, SIGNED, can_coerce
@@ -32,6 +31,7 @@ from tidemill.sql.functions.tree import (
     or_,
     string,
 )
+from tidemill.sql.plan.expressions import GROUPING, BoundNode, Const, Op
 from tidemill.types.model import (
     BOOL,
     INT4,
