@@ -14,7 +14,7 @@ from tidemill.sql.bind.scope import Scope
 from tidemill.sql.functions.lattice import ArgumentContext, can_coerce
 from tidemill.sql.lower.limits import row_count
 from tidemill.sql.plan.expressions import BoundNode, Const, is_constant
-from tidemill.sql.plan.operators import Limit, Operator
+from tidemill.sql.plan.operators import Limit, Operator, keeps_all
 from tidemill.types.model import INT8
 
 
@@ -25,7 +25,8 @@ def limited(env: Env, plan: Operator, query: exp.Expr) -> Operator:
         return plan
     skipped = None if offset is None else _number(env, "offset", offset.args["expression"])
     count = None if limit is None else _number(env, "limit", _limit_value(limit))
-    return Limit(plan, count, skipped)
+    made = Limit(plan, count, skipped)
+    return plan if keeps_all(made) else made
 
 
 @dataclass(frozen=True, slots=True)

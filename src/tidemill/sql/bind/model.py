@@ -20,7 +20,8 @@ from tidemill.sql.bind.determinism import DETERMINED, Dependence, Determinism
 from tidemill.sql.functions.markers import Fixed, read_marker
 from tidemill.sql.functions.tree import sql_text
 from tidemill.sql.lower.queries import lower_query
-from tidemill.sql.plan.operators import Operator, is_ordered
+from tidemill.sql.plan.expressions import known_parameters
+from tidemill.sql.plan.operators import Operator, is_ordered, rewrite_plan
 from tidemill.types.model import Column, RelationDesc, SqlType
 
 
@@ -117,11 +118,13 @@ class BoundQuery:
 
     @property
     def plan(self) -> Operator:
-        return self.lowered.plan
+        """The plan, with the values of parameters that are known."""
+        plan = self.lowered.plan
+        return rewrite_plan(plan, known_parameters(self.params)) if self.params else plan
 
     @property
     def ordered(self) -> bool:
-        return is_ordered(self.plan)
+        return is_ordered(self.lowered.plan)
 
     @property
     def uses_now(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from tidemill.sql.functions.markers import Fixed, read_marker
 from tidemill.sql.functions.tree import Tree, number_variables, string
 from tidemill.sql.lower.limits import resolve_limits
 from tidemill.sql.lower.literal import as_scalar, literal_tree
-from tidemill.sql.plan.expressions import BoundNode, BoundParam, Const, rewrite
+from tidemill.sql.plan.expressions import BoundNode, Const, known_parameters, rewrite
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import MZ_TIMESTAMP, TIMESTAMPTZ
 
@@ -28,7 +28,7 @@ def substitute(bound: BoundQuery, values: Sequence[Any], session: SessionInfo | 
     scalars = tuple(_scalars(values, bound))
     constants = bound.constants
     if constants is not None and scalars:
-        change = _known(scalars)
+        change = known_parameters(scalars)
         columns = tuple(
             c if isinstance(c, pa.Array) else tuple(rewrite(n, change) for n in c) for c in constants.columns
         )
@@ -45,15 +45,6 @@ def _scalars(values: Sequence[Any], bound: BoundQuery) -> list[pa.Scalar]:
             sqlstate="08P01",
         )
     return [as_scalar(v, t) for v, t in zip(values, bound.param_types, strict=True)]
-
-
-def _known(scalars: Sequence[pa.Scalar]) -> Callable[[BoundNode], BoundNode | None]:
-    def change(node: BoundNode) -> BoundNode | None:
-        if isinstance(node, BoundParam) and node.index <= len(scalars):
-            return Const(node.type, scalars[node.index - 1])
-        return None
-
-    return change
 
 
 def complete(tree: exp.Expr, scalars: Sequence[pa.Scalar], session: SessionInfo) -> exp.Expr:

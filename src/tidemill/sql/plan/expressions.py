@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import Internal, InvalidValue, TidemillError
@@ -241,3 +242,14 @@ def _rewrite_subquery(node: Subquery, change: Callable[[BoundNode], BoundNode | 
 def is_constant(node: BoundNode) -> bool:
     """Whether the node consists only of literals, parameters and session values."""
     return not any(isinstance(n, Ref | Aggregate | Window | Subquery | FromRows) for n in walk(node))
+
+
+def known_parameters(scalars: Sequence[pa.Scalar]) -> Callable[[BoundNode], BoundNode | None]:
+    """For `rewrite`: parameters with the values of the first ones in place."""
+
+    def change(node: BoundNode) -> BoundNode | None:
+        if isinstance(node, BoundParam) and node.index <= len(scalars):
+            return Const(node.type, scalars[node.index - 1])
+        return None
+
+    return change

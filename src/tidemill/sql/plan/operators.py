@@ -20,6 +20,7 @@ from tidemill.sql.functions.signature import Builder
 from tidemill.sql.plan.expressions import (
     Aggregate,
     BoundNode,
+    Const,
     Ref,
     SortKey,
     Subquery,
@@ -215,7 +216,7 @@ class Sort(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Limit(Operator):
-    """LIMIT and OFFSET: constants or parameters of type bigint; None or NULL is no limit."""
+    """LIMIT and OFFSET: numbers, or expressions over parameters; None or NULL is no limit."""
 
     input: Operator
     count: BoundNode | None = None
@@ -294,6 +295,14 @@ def rewrite_plan(operator: Operator, change: Callable[[BoundNode], BoundNode | N
         return value
 
     return replace(operator, **{f.name: rewritten(getattr(operator, f.name)) for f in fields(operator)})
+
+
+def keeps_all(limit: Limit) -> bool:
+    """Whether both numbers are NULL."""
+    return all(
+        node is None or (isinstance(node, Const) and (node.value is None or not node.value.is_valid))
+        for node in (limit.count, limit.skipped)
+    )
 
 
 def is_ordered(operator: Operator) -> bool:
