@@ -23,7 +23,8 @@ from test_bind_corpus import TABLES, differences, oracle
 
 from tidemill.errors import TidemillError, UndefinedObject
 from tidemill.sql.ast import Query
-from tidemill.sql.bind import Relation, bind_query, coerce, session
+from tidemill.sql.bind import Relation, bind_query, coerce
+from tidemill.sql.bind.forms import session
 from tidemill.sql.functions import lattice
 from tidemill.sql.functions.signature import (
     Declared,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from tidemill.sql.bind.changes import bind_update
 from tidemill.sql.bind.constant import constant_rows
 from tidemill.sql.bind.determinism import Dependence, Determinism
+from tidemill.sql.bind.forms.table_functions import returns_rows
 from tidemill.sql.bind.linear import Branch, Flat, Linearity, linearity, why_not_linear
 from tidemill.sql.bind.model import BoundExpr, BoundQuery, NameResolver, Relation, SessionInfo
 from tidemill.sql.bind.spark_errors import map_spark_error
@@ -20,7 +21,6 @@ from tidemill.sql.bind.statements import (
     constant_value,
 )
 from tidemill.sql.bind.substitute import substitute
-from tidemill.sql.bind.table_functions import returns_rows
 from tidemill.sql.functions import SPARK_CONF
 from tidemill.sql.plan.linear import ROW
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tidemill.errors import TidemillError
-from tidemill.sql.bind.aggregate import sort_direction
 from tidemill.sql.bind.errors import AmbiguousColumn, InvalidColumnReference, position_of, unsupported
+from tidemill.sql.bind.forms.aggregate import sort_direction
 from tidemill.sql.functions.comparison import check_sorted
 from tidemill.sql.plan.expressions import BoundNode, Ref, SortKey
 from tidemill.types.model import SqlType

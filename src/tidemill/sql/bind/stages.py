@@ -13,8 +13,8 @@ from dataclasses import replace
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.errors import unsupported
+from tidemill.sql.bind.forms.window import group_numbers
 from tidemill.sql.bind.scope import Scope
-from tidemill.sql.bind.window import group_numbers
 from tidemill.sql.functions.tree import call, cast_to
 from tidemill.sql.plan.expressions import (
     BoundNode,

@@ -18,9 +18,9 @@ from tidemill.sql.bind.colname import column_name
 from tidemill.sql.bind.context import MAX_VIEW_DEPTH
 from tidemill.sql.bind.errors import AmbiguousColumn, position_of, unsupported
 from tidemill.sql.bind.expr import Binder, Env
+from tidemill.sql.bind.forms.special import conjunction
+from tidemill.sql.bind.forms.table_functions import NAMED_COLUMN, bind_table_function
 from tidemill.sql.bind.scope import Item, Scope, Visible, columns_of
-from tidemill.sql.bind.special import conjunction
-from tidemill.sql.bind.table_functions import NAMED_COLUMN, bind_table_function
 from tidemill.sql.functions.tree import call
 from tidemill.sql.plan.expressions import BoundNode, Op, Ref, walk
 from tidemill.sql.plan.operators import Join, Named, OneRow, Operator, Scan

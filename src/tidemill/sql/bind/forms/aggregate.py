@@ -12,7 +12,7 @@ from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.bind.coerce import settle, to_type
 from tidemill.sql.bind.digits import result_type
 from tidemill.sql.bind.errors import GroupingError, InvalidColumnReference
-from tidemill.sql.bind.json_calls import aggregate_arguments
+from tidemill.sql.bind.forms.json_calls import aggregate_arguments
 from tidemill.sql.functions.comparison import check_grouped, check_sorted
 from tidemill.sql.functions.resolve import resolve_function
 from tidemill.sql.plan.expressions import Aggregate, BoundNode, SortKey, Window, walk

@@ -13,13 +13,13 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import InvalidValue, TidemillError, Unsupported
-from tidemill.sql.bind.aggregate import sort_key
 from tidemill.sql.bind.calls import FunctionCall, call_of
 from tidemill.sql.bind.coerce import settle, to_type, unify
 from tidemill.sql.bind.digits import result_type
 from tidemill.sql.bind.errors import WindowingError, position_of, unsupported
-from tidemill.sql.bind.frames import Framed, framed
-from tidemill.sql.bind.json_calls import aggregate_arguments
+from tidemill.sql.bind.forms.aggregate import sort_key
+from tidemill.sql.bind.forms.frames import Framed, framed
+from tidemill.sql.bind.forms.json_calls import aggregate_arguments
 from tidemill.sql.functions import signature
 from tidemill.sql.functions.comparison import check_grouped
 from tidemill.sql.functions.resolve import resolve_function

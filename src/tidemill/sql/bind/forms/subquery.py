@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.errors import SyntaxError_, TidemillError
-from tidemill.sql.bind import bounds
-from tidemill.sql.bind.bounds import COMPARISONS
 from tidemill.sql.bind.calls import row_of
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.errors import position_of, unsupported
+from tidemill.sql.bind.forms import bounds
+from tidemill.sql.bind.forms.bounds import COMPARISONS
 from tidemill.sql.functions.collected import ROWS
 from tidemill.sql.functions.signature import Fn, made_of_rows
 from tidemill.sql.functions.tree import (
@@ -162,13 +162,13 @@ def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> Bo
         if name == "=" and not every:
             return bind_in(b, left, inner)
         if name == "<>" and every:
-            from tidemill.sql.bind.special import negation
+            from tidemill.sql.bind.forms.special import negation
 
             return negation(bind_in(b, left, inner))
         return bounds.compared(b, name, left, _bind(b, inner), every=every)
     if isinstance(source, exp.Array) and name in _IN_PYTHON and not _is_query(source):
         # A lambda cannot contain functions in Python, so each element is compared separately.
-        from tidemill.sql.bind.special import conjunction, disjunction
+        from tidemill.sql.bind.forms.special import conjunction, disjunction
 
         tests = [b.operator(name, [b.bind(left), b.bind(e)], position) for e in source.expressions]
         return conjunction(tests) if every else disjunction(tests)

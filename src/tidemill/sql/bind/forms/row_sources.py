@@ -12,7 +12,7 @@ from tidemill.errors import TidemillError
 from tidemill.sql.bind.coerce import to_type, unify
 from tidemill.sql.bind.digits import digits_of, with_digits
 from tidemill.sql.bind.errors import unsupported
-from tidemill.sql.bind.series_range import counted_series
+from tidemill.sql.bind.forms.series_range import counted_series
 from tidemill.sql.functions import json
 from tidemill.sql.functions.arrays import from_string
 from tidemill.sql.functions.lattice import INTEGERS, can_coerce

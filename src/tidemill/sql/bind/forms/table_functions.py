@@ -18,7 +18,7 @@ from tidemill.sql.bind.calls import FunctionCall, call_of
 from tidemill.sql.bind.coerce import settle
 from tidemill.sql.bind.colname import column_name
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.row_sources import SOURCES
+from tidemill.sql.bind.forms.row_sources import SOURCES
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.plan.expressions import BoundNode, Const, FromRows, Ref, walk
 from tidemill.sql.plan.operators import OneRow, Operator, Project, TableFunction, outputs

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.errors import InvalidValue
-from tidemill.sql.bind.aggregate import check_no_windows, sort_key
 from tidemill.sql.bind.calls import call_of
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.constant import evaluate_node
 from tidemill.sql.bind.errors import GroupingError, position_of, unsupported
+from tidemill.sql.bind.forms.aggregate import check_no_windows, sort_key
 from tidemill.sql.functions.lattice import can_coerce
 from tidemill.sql.functions.signature import Fn, made_of_rows
 from tidemill.sql.plan.expressions import Aggregate, BoundNode, is_constant

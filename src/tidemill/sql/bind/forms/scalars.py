@@ -12,13 +12,13 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import SyntaxError_, TidemillError, UndefinedObject
-from tidemill.sql.bind import session
 from tidemill.sql.bind.calls import FunctionCall, row_of
 from tidemill.sql.bind.coerce import explicit_cast, settle, to_type
 from tidemill.sql.bind.colname import power_name
 from tidemill.sql.bind.digits import digits_of, with_digits
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.special import output_text
+from tidemill.sql.bind.forms import session
+from tidemill.sql.bind.forms.special import output_text
 from tidemill.sql.bind.typename import named_type
 from tidemill.sql.functions import extract as extracting
 from tidemill.sql.functions import regexp
