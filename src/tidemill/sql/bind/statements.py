@@ -23,7 +23,7 @@ from tidemill.sql.bind.query import BoundParts, bind_level
 from tidemill.sql.bind.scope import Item, Scope, columns_of
 from tidemill.sql.bind.values import assigned_column, bound_rows
 from tidemill.sql.lower.expressions import lower
-from tidemill.sql.plan.expressions import BoundNode, Const, Ref, is_constant
+from tidemill.sql.plan.expressions import BoundNode, BoundParam, Const, Ref, is_constant
 from tidemill.sql.plan.operators import Named, Project, Rows, outputs
 from tidemill.types.model import BOOL, Column, Kind, SqlType
 
@@ -46,8 +46,8 @@ def bind_query(
 def finished(ctx: BindContext, bound: BoundParts) -> BoundQuery:
     """The bound query, with everything that the context recorded."""
     lowered = Lowered(bound.plan)
-    if not isinstance(bound.plan, Rows):
-        # What Spark has no form for is refused here. A long list of rows may never need one.
+    if not isinstance(bound.plan, Rows) and not _plain(bound.constants):
+        # What Spark has no form for is refused here. Rows of values have one, and may never need it.
         lowered.tree()
     return BoundQuery(
         bound.columns,
@@ -58,6 +58,13 @@ def finished(ctx: BindContext, bound: BoundParts) -> BoundQuery:
         ctx.session,
         ctx.determinism(),
         bound.constants,
+    )
+
+
+def _plain(constants: Constants | None) -> bool:
+    return constants is not None and all(
+        isinstance(column, tuple) and all(isinstance(n, Const | BoundParam) for n in column)
+        for column in constants.columns
     )
 
 
