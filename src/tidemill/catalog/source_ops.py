@@ -28,12 +28,15 @@ MAX_GIVEN_UP = 1000
 
 @dataclass(frozen=True, slots=True)
 class NewSubsource:
-    """A subsource of a source in the making."""
+    """A subsource of a source in the making. With `definition` it has its own output, which is added to those
+    of the source; `sql` is the statement that would make it as a table."""
 
     name: str
     output: str
     desc: RelationDesc
     envelope: str
+    definition: Mapping[str, Any] | None = None
+    sql: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,14 @@ class CreateSourceTable:
     sql: str | None = None
     connections: tuple[ItemId, ...] = ()
     dead_letters: NewDeadLetters | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddSubsource:
+    """ALTER SOURCE ... ADD SUBSOURCE, of one with its own output."""
+
+    source: ItemId
+    subsource: NewSubsource
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +225,9 @@ def create_source_table(draft: SourceDraft, op: CreateSourceTable) -> None:
     others = {other.output: other for other in draft.state.source_tables(source.id)}
     if op.definition is not None:
         output = _free(op.output, others)
-        new = NewSubsource(op.name, output, op.desc, op.envelope)
+        new = NewSubsource(op.name, output, op.desc, op.envelope, op.definition, op.sql)
         table = _put_table(draft, op.schema, source.id, new, subsource=False)
-        needed = _connections(draft.state, op.connections)
-        table = replace(
-            table, definition=_output_named(op.definition, output), sql=op.sql, connections=needed
-        )
+        table = replace(table, connections=_connections(draft.state, op.connections))
         draft.put(table)
         if op.dead_letters is not None:
             _put_dead_letters(draft, table, op.dead_letters, {output, *others})
@@ -231,6 +239,15 @@ def create_source_table(draft: SourceDraft, op: CreateSourceTable) -> None:
         )
     new = NewSubsource(op.name, op.output, op.desc, op.envelope)
     _put_table(draft, op.schema, source.id, new, subsource=False)
+
+
+def add_subsource(draft: SourceDraft, op: AddSubsource) -> None:
+    source = draft.state.get(op.source, Source)
+    draft.check_name(source.schema, op.subsource.name)
+    check_columns(op.subsource.desc)
+    others = {other.output for other in draft.state.source_tables(source.id)}
+    new = replace(op.subsource, output=_free(op.subsource.output, others))
+    _put_table(draft, source.schema, source.id, new, subsource=True)
 
 
 def _put_dead_letters(
@@ -266,8 +283,20 @@ def _put_table(
 ) -> SourceTable:
     item_id, time = draft.new_id(), draft.time
     shard = f"{item_id}-{time}"
+    definition = None if new.definition is None else _output_named(new.definition, new.output)
     table = SourceTable(
-        item_id, new.name, schema, source, new.output, new.desc, shard, new.envelope, time, subsource
+        item_id,
+        new.name,
+        schema,
+        source,
+        new.output,
+        new.desc,
+        shard,
+        new.envelope,
+        time,
+        subsource,
+        definition,
+        new.sql,
     )
     draft.put(table)
     return table

@@ -85,6 +85,8 @@ class PostgresSource(UpstreamSource):
         self._receiver: Receiver | None = None
         self._export: SnapshotExport | None = None
         self._prepared: _Prepared | None = None
+        # A statement waits until this is bound.
+        self._wanted = 0
         # The last frontier, and when it was taken.
         self._told = 0
         self._told_at = 0.0
@@ -101,7 +103,8 @@ class PostgresSource(UpstreamSource):
         floor = max(self._told, self._bound, self._lsn)
         # Nothing but time has passed in between.
         quiet = not len(self._spool.blocks(floor, received))
-        if not quiet or moment - self._told_at >= QUIET_SECONDS or floor != self._told:
+        asked = floor < self._wanted <= received
+        if not quiet or asked or moment - self._told_at >= QUIET_SECONDS or floor != self._told:
             self._told, self._told_at = max(floor, received), moment
         return Offsets.at(self._told)
 
@@ -139,6 +142,9 @@ class PostgresSource(UpstreamSource):
             raise failures.other_system(definition.system, identity.system)
         self._lsn, self._timeline = slot.lsn, identity.timeline
         self.learned = {"lsn": slot.lsn, "timeline": identity.timeline}
+
+    def wanted(self, frontier: Offsets) -> None:
+        self._wanted = max(self._wanted, frontier[None])
 
     def durable(self, frontier: Offsets) -> None:
         self._durable = max(self._durable, frontier[None])
