@@ -75,7 +75,9 @@ def changes_of(seen: SeenChanges, origins: Origins) -> TransactionChanges:
     # In PostgreSQL the transaction before ended at this number; right behind a snapshot it is not known.
     before = np.asarray(pc.fill_null(seen.last_commits, -1))
     numbers = np.where(ids.origins == 0, before, ids.numbers - 1)
-    return TransactionChanges(ids.keys, numbers, ids.origins, seen.runs, seen.orders, seen.offsets, seen.times)
+    return TransactionChanges(
+        ids.keys, numbers, ids.origins, seen.runs, seen.orders, seen.offsets, seen.times
+    )
 
 
 def runs_of(changes: TransactionChanges) -> ChangeRuns:
