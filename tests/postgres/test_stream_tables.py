@@ -88,9 +88,15 @@ def error_of_one(world: SourceWorld, text: str) -> None:
         (["ALTER TABLE t DROP b", "ALTER TABLE t ADD b text"], 'column "b" of table public.t was made anew'),
         (["ALTER TABLE t ALTER a TYPE bigint"], 'column "a" of table public.t has another type upstream'),
         (["ALTER TABLE t ALTER b TYPE varchar(9)"], 'column "b" of table public.t has another type'),
-        (["ALTER TABLE t REPLICA IDENTITY DEFAULT"], "no longer has REPLICA IDENTITY FULL"),
-        (["ALTER TABLE t REPLICA IDENTITY NOTHING"], "no longer has REPLICA IDENTITY FULL"),
-        (["ALTER TABLE t REPLICA IDENTITY USING INDEX t_pkey"], "no longer has REPLICA IDENTITY FULL"),
+        (["ALTER TABLE t REPLICA IDENTITY DEFAULT", "UPDATE t SET a = 9"], "no longer has REPLICA IDENTITY"),
+        (
+            ["ALTER TABLE t REPLICA IDENTITY NOTHING", "INSERT INTO t VALUES (7)", *full("t")],
+            "no longer has REPLICA IDENTITY FULL",
+        ),
+        (
+            ["ALTER TABLE t REPLICA IDENTITY USING INDEX t_pkey", "DELETE FROM t", *full("t")],
+            "no longer has REPLICA IDENTITY FULL",
+        ),
         # It was away, and nobody noticed: what changed meanwhile is not in the stream.
         (
             ["ALTER PUBLICATION p DROP TABLE t", "DELETE FROM t", "ALTER PUBLICATION p ADD TABLE t"],
@@ -139,6 +145,7 @@ def test_what_makes_a_table_unknown_is_an_error_of_it_alone(
         ["CREATE TABLE another (a int)", "ALTER PUBLICATION p ADD TABLE another"],
         ["CREATE TABLE another (a int)", "ALTER PUBLICATION p SET TABLE t, other, another"],
         ["ALTER TABLE t DROP CONSTRAINT t_pkey"],
+        ["ALTER TABLE t REPLICA IDENTITY DEFAULT", *full("t")],
     ],
 )
 def test_what_a_table_does_not_care_about(pair: SourceWorld, statements: list[LiteralString]) -> None:
@@ -262,7 +269,10 @@ def test_a_partitioned_table_as_one(rooted: SourceWorld) -> None:
             ],
             "partition public.t3 of table public.t does not have REPLICA IDENTITY FULL",
         ),
-        (["ALTER TABLE t1 REPLICA IDENTITY NOTHING"], "does not have REPLICA IDENTITY FULL"),
+        (
+            ["ALTER TABLE t1 REPLICA IDENTITY NOTHING", "INSERT INTO t VALUES (3, 'x')", *full("t1")],
+            "does not have REPLICA IDENTITY FULL",
+        ),
         (["ALTER PUBLICATION p SET (publish_via_partition_root = false)"], "publication p"),
     ],
 )

@@ -37,6 +37,8 @@ SESSIONS = 3
 # Rows of a large transaction: more than one block of the spool.
 LARGE = spool.BLOCK_MESSAGES + 1000
 SECONDS = 240.0
+# Of `make chaos`.
+ROUNDS = 100
 ROWS = " UNION ALL ".join(f"SELECT '{table}' AS name, id, balance FROM {table}" for table in TABLES)
 
 
@@ -213,7 +215,7 @@ def test_every_time_shows_whole_transactions_whoever_is_killed(ledger: Ledger) -
 @pytest.mark.timeout(14400)
 def test_every_time_shows_whole_transactions_in_many_rounds(ledger: Ledger) -> None:
     ledger.create()
-    for n in range(100):
+    for n in range(ROUNDS):
         ledger.trouble(ledger.rng.choice(("postgres", "server", "both")))
         if n % 5 == 4:
             ledger.equal()
