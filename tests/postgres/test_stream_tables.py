@@ -168,6 +168,22 @@ def test_what_a_table_does_not_care_about(pair: SourceWorld, statements: list[Li
     assert pair.table(1) == pair.wanted("SELECT * FROM other")
 
 
+def test_what_is_harmless_is_remembered(pair: SourceWorld) -> None:
+    """Other files and other columns: together they would be a table that was written anew."""
+    upstream = pair.upstream
+    for statement in ("VACUUM FULL t", "ALTER TABLE t ALTER a SET STATISTICS 10", "VACUUM FULL t"):
+        before = pair.definition.get("marks")
+        upstream.run(statement)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while pair.definition.get("marks") == before:
+            assert time.monotonic() < deadline
+            pair.catch_up(0)
+        pair.crash()
+        upstream.run("UPDATE t SET a = a + 1")
+        pair.catch_up()
+    assert not pair.errors[0] and pair.table() == pair.wanted("SELECT * FROM t")
+
+
 def test_a_key_changes_and_a_large_value_does_not(upstream: UpstreamDatabase, opened: Opened) -> None:
     """A value that was moved out of its row is not sent again if it did not change."""
     upstream.run(
@@ -326,6 +342,23 @@ def test_generated_columns_are_those_that_are_published(upstream: UpstreamDataba
     assert world.table() == {(3, 6): 1}
     upstream.run("ALTER TABLE t ALTER g SET EXPRESSION AS (a * 3)")
     noticed(world, "table public.t was rewritten upstream")
+
+
+def test_changes_of_other_tables_are_not_kept(upstream: UpstreamDatabase, opened: Opened) -> None:
+    upstream.run(
+        "CREATE TABLE t (id int)",
+        "CREATE TABLE u (id int)",
+        *full("t", "u"),
+        "CREATE PUBLICATION p FOR ALL TABLES",
+    )
+    world = opened("t")
+    world.catch_up()
+    upstream.run("INSERT INTO u SELECT * FROM generate_series(1, 1000)")
+    lower, upper = world.bind()
+    assert world.source.reading_seconds(lower, upper, 0) == 0
+    upstream.run("BEGIN; UPDATE u SET id = -id; INSERT INTO t VALUES (1); DELETE FROM u; COMMIT")
+    world.catch_up()
+    assert world.table() == {(1,): 1}
 
 
 def test_a_table_is_added_later(pair: SourceWorld) -> None:

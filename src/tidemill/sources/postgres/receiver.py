@@ -9,6 +9,7 @@ move on, and PostgreSQL can remove old log.
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
 from collections.abc import Mapping
@@ -68,6 +69,8 @@ FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.1, 10.0
 CLOSE_SECONDS = 5.0
 
 _CHANGES = frozenset((INSERT, UPDATE, DELETE))
+# Behind the letter of a change.
+_RELID = struct.Struct("!I")
 _IGNORED = frozenset((TYPE, ORIGIN, MESSAGE))
 
 
@@ -107,6 +110,8 @@ class Receiver:
         self._outputs: dict[int, list[int]] = {}
         for n, table in enumerate(settings.tables):
             self._outputs.setdefault(table.relid, []).append(n)
+        # Whether the publication has tables that are not read.
+        self._foreign = False
         # Of the connection:
         # Whether a transaction is begun, maybe without any change yet.
         self._begun = False
@@ -310,6 +315,8 @@ class Receiver:
                 return False
             if message[0] == DATA:
                 if message[HEADER] in _CHANGES:
+                    if self._foreign and _RELID.unpack_from(message, HEADER + 1)[0] not in self._outputs:
+                        continue
                     add(message)
                 else:
                     self._control(message)
@@ -351,6 +358,7 @@ class Receiver:
         new = self.spool.describe(relation.relid, body)
         mine = self._outputs.get(relation.relid, ())
         if not mine:
+            self._foreign = True
             self._check_partition(relation)
             return
         self._root = relation.relid if self._settings.tables[mine[0]].partitioned else None
