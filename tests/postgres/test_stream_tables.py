@@ -10,7 +10,7 @@ import pytest
 
 from postgres.source_world import WAIT_SECONDS, SourceWorld
 from support.upstream_postgres import UpstreamDatabase
-from tidemill.sources.postgres import receiver, source
+from tidemill.sources.postgres import receiver, source, table_faults
 
 pytestmark = pytest.mark.server
 
@@ -21,7 +21,7 @@ Opened = Callable[..., SourceWorld]
 def opened(upstream: UpstreamDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     """Opens sources whose tables are looked at all the time."""
     monkeypatch.setattr(source, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(receiver, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(table_faults, "WATCH_SECONDS", 0.0)
     monkeypatch.setattr(receiver, "STATUS_SECONDS", 0.1)
     worlds: list[SourceWorld] = []
 
@@ -99,7 +99,10 @@ def error_of_one(world: SourceWorld, text: str) -> None:
         ),
         # It was away, and nobody noticed: what changed meanwhile is not in the stream.
         (
-            ["ALTER PUBLICATION p DROP TABLE t", "DELETE FROM t", "ALTER PUBLICATION p ADD TABLE t"],
+            [
+                "BEGIN; ALTER PUBLICATION p DROP TABLE t; DELETE FROM t; "
+                "ALTER PUBLICATION p ADD TABLE t; COMMIT"
+            ],
             "table public.t was out of publication p",
         ),
         (

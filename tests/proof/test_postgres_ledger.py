@@ -154,7 +154,8 @@ class Ledger:
         if which != "server":
             self.upstream.start()
         if which != "postgres":
-            self.server.start()
+            # Killed again before Spark is there, or after it has read something.
+            self.server.start(wait_ready=self.rng.random() < 0.5)
         self.work()
 
     def equal(self) -> None:
@@ -181,7 +182,7 @@ class Ledger:
         ]
         place = judge(self.course, updates, 0)
         # States come one after the other, and not all of them at once.
-        assert place > self.place and len({update[0] for update in updates}) > 3
+        assert place > self.place and len({update[0] for update in updates}) > 2
         self.place = place
         for row, count in self.course.rows.items():
             assert count in (0, 1), row
