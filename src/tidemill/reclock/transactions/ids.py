@@ -84,9 +84,13 @@ class Origins:
     def name(self, code: int) -> str:
         return next(origin for origin, of in self._codes.items() if of == code)
 
+    @staticmethod
+    def origin_of(key: int) -> int:
+        return key >> _OWN_BITS
+
     def describe(self, key: int) -> str:
         """The id of a transaction, without what differs between its records."""
-        origin, own = self.name(key >> _OWN_BITS), key & ((1 << _OWN_BITS) - 1)
+        origin, own = self.name(self.origin_of(key)), key & ((1 << _OWN_BITS) - 1)
         return f"{origin}{_mark(origin)}{own}" if origin else str(own)
 
     def key_of(self, described: str) -> int:
