@@ -209,7 +209,7 @@ def test_a_change_without_a_transaction_stops_its_table(bank: Bank) -> None:
     [
         ("plain", 'source "plain" is not of a transaction topic'),
         ("many", 'source "many" is not of a transaction topic'),
-        ("nothing", 'unknown catalog item "nothing"'),
+        ("nothing", 'relation "nothing" does not exist'),
         ("t", '"t" is not a source'),
     ],
     ids=["plain", "many", "nothing", "table"],

@@ -70,7 +70,11 @@ class TidemillEngine:
         self.readiness = Readiness(self.queries.collections, background.ingestion, self.views, catalog)
         self.parameters = SystemParameters(catalog, config.retain_history)
         self.external = External(
-            self.secrets, config.files_root, environment.oracle.now, background.ingestion.waiting_transaction
+            self.secrets,
+            config.files_root,
+            environment.oracle.now,
+            background.ingestion.waiting_transaction,
+            background.ingestion.wait_bound,
         )
         self.write_locks = WriteLocks()
         self.commits = Commits(environment, catalog, self.write_locks, background.moved)

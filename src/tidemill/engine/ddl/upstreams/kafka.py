@@ -16,7 +16,7 @@ from tidemill.catalog.items import Source
 from tidemill.engine.ddl.connection_kinds.kafka import check_addresses
 from tidemill.engine.ddl.connection_options import split_addresses
 from tidemill.engine.ddl.upstreams.connection_check import is_compacted, offsets_for_time, topic_info
-from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
+from tidemill.engine.ddl.upstreams.described import DescribeContext, Described, refuse_choice
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput, describe_output
 from tidemill.engine.ddl.upstreams.transaction_metadata import refuse_transactions
 from tidemill.engine.session.durations import milliseconds
@@ -191,6 +191,7 @@ def describe_kafka_table(
     source: Source, statement: ast.CreateTableFromSource, context: DescribeContext
 ) -> DescribedOutput:
     """The output that a table adds to its source."""
+    refuse_choice(statement.choice, "a topic")
     topic: str = json.loads(source.definition)["topic"]
     reference = ".".join(statement.reference.parts)
     if reference != topic:

@@ -14,16 +14,17 @@ from tidemill.sql.parser.named_options import refuse_kind, spelled
 from tidemill.sql.parser.upstreams.files import parse_files
 from tidemill.sql.parser.upstreams.kafka import parse_kafka
 from tidemill.sql.parser.upstreams.load_generator import parse_load_generator
+from tidemill.sql.parser.upstreams.postgres import parse_postgres
 
 # The words after FROM, and the parser of the rest.
 UPSTREAMS: dict[tuple[str, ...], Callable[[TokenCursor], Upstream]] = {
     ("load", "generator"): parse_load_generator,
     ("kafka",): parse_kafka,
     ("files",): parse_files,
+    ("postgres",): parse_postgres,
 }
 # Planned kinds.
 _NOT_YET = (
-    ("postgres",),
     ("mysql",),
     ("sql", "server"),
     ("kinesis",),

@@ -14,7 +14,7 @@ from sqlglot import exp
 from tidemill.errors import SyntaxError_
 from tidemill.sql.bind.calls import row_of
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import BoundNode, Op, Ref, Subquery, lower
+from tidemill.sql.functions.signature import Fn
 from tidemill.sql.functions.tree import (
     Tree,
     and_,
@@ -31,6 +31,8 @@ from tidemill.sql.functions.tree import (
     null,
     string,
 )
+from tidemill.sql.plan.expressions import Aggregate, BoundNode, Op, Ref, Subquery
+from tidemill.sql.plan.operators import Group, Named
 from tidemill.types.model import BOOL, INT8, Column, Kind, record
 
 if TYPE_CHECKING:
@@ -94,16 +96,15 @@ def compared(b: Binder, name: str, left: exp.Expr, bound: BoundParts, *, every: 
 
 def _bounds(alias: str, bound: BoundParts, item: BoundNode) -> BoundNode:
     """The number of rows, the number of rows that are not NULL, the smallest and the largest row."""
-    from tidemill.sql.bind.tables import select_from, subquery_as
-
-    def of(name: str) -> Tree:
-        return call(name, lower(item))
-
-    found = call(
-        "named_struct",
-        *(string("n"), call("count", integer(1)), string("k"), of("count")),
-        *(string("lo"), of("min"), string("hi"), of("max")),
-    )
     t = record(Column("n", INT8), Column("k", INT8), Column("lo", item.type), Column("hi", item.type))
-    select = select_from(subquery_as(bound.tree, alias), [found])
-    return Subquery(t, "scalar", select, tuple(bound.outer))
+    fn = Fn("bounds", (item.type,), t, _bounds_tree, aggregate=True)
+    rows = Aggregate(t, fn, (item,))
+    return Subquery(t, "scalar", Group(Named(bound.plan, alias), ((),), (), (rows,)), tuple(bound.outer))
+
+
+def _bounds_tree(args: Sequence[Tree]) -> Tree:
+    return call(
+        "named_struct",
+        *(string("n"), call("count", integer(1)), string("k"), call("count", args[0])),
+        *(string("lo"), call("min", args[0].copy()), string("hi"), call("max", args[0].copy())),
+    )

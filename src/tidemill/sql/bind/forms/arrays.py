@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.errors import TidemillError
-from tidemill.sql.bind import json_calls
 from tidemill.sql.bind.coerce import explicit_cast, to_type, unify
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import BoundNode, Const, Op
+from tidemill.sql.bind.forms import json_calls
 from tidemill.sql.functions.arrays import slice_of
 from tidemill.sql.functions.lattice import INTEGERS
 from tidemill.sql.functions.tree import Tree, add, call, cast_to, integer, sub
+from tidemill.sql.plan.expressions import BoundNode, Const, Op
 from tidemill.types.arrow import element_type
 from tidemill.types.model import INT4, TEXT, Kind, SqlType, array, list_
 
@@ -29,7 +29,7 @@ def empty_array(t: SqlType) -> BoundNode:
 def _array(b: Binder, node: exp.Expr) -> BoundNode:
     items = list(node.expressions)
     if len(items) == 1 and isinstance(items[0], exp.Query | exp.Values):
-        from tidemill.sql.bind.subquery import bind_array
+        from tidemill.sql.bind.forms.subquery import bind_array
 
         return bind_array(b, items[0])
     return _constructed(b, node, "ARRAY", "array", array)

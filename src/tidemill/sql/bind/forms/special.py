@@ -11,11 +11,10 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import Internal, SyntaxError_, TidemillError, Unsupported
-from tidemill.sql.bind import subquery
 from tidemill.sql.bind.calls import FunctionCall, row_of
 from tidemill.sql.bind.coerce import require_bool, settle, to_type, unify
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import GROUPING, BoundNode, Const, Op
+from tidemill.sql.bind.forms import subquery
 from tidemill.sql.functions import comparison
 from tidemill.sql.functions.guards import case_branches, first_of
 from tidemill.sql.functions.lattice import FLOATS, SIGNED, can_coerce
@@ -32,6 +31,7 @@ from tidemill.sql.functions.tree import (
     or_,
     string,
 )
+from tidemill.sql.plan.expressions import GROUPING, BoundNode, Const, Op
 from tidemill.types.model import (
     BOOL,
     INT4,
@@ -291,7 +291,7 @@ def _like(b: Binder, node: exp.Expr) -> BoundNode:
 def _escape(b: Binder, node: exp.Expr) -> BoundNode:
     """LIKE ... ESCAPE c: a constant pattern is rewritten to the default escape character."""
     if isinstance(node.this, exp.SimilarTo):
-        from tidemill.sql.bind.scalars import similar_escape
+        from tidemill.sql.bind.forms.scalars import similar_escape
 
         return similar_escape(b, node.this, node.args["expression"])
     like, sign = node.this, b.bind(node.args["expression"])

@@ -16,10 +16,10 @@ from tidemill.errors import TidemillError
 from tidemill.sql.bind.calls import FunctionCall, row_of
 from tidemill.sql.bind.coerce import settle, to_type
 from tidemill.sql.bind.errors import mismatch
-from tidemill.sql.bind.ir import BoundNode, Const, Op
 from tidemill.sql.functions import json
 from tidemill.sql.functions.jsonb_values import written
 from tidemill.sql.functions.tree import Tree, call, string
+from tidemill.sql.plan.expressions import BoundNode, Const, Op
 from tidemill.types.model import JSONB, TEXT, Kind
 
 if TYPE_CHECKING:

@@ -13,26 +13,20 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import InvalidValue, TidemillError, Unsupported
-from tidemill.sql.bind.aggregate import (
-    argument_fields,
-    filter_arguments,
-    finisher_of,
-    is_spark_aggregate,
-    ordered,
-    rows_of,
-    sort_key,
-)
 from tidemill.sql.bind.calls import FunctionCall, call_of
 from tidemill.sql.bind.coerce import settle, to_type, unify
 from tidemill.sql.bind.digits import result_type
 from tidemill.sql.bind.errors import WindowingError, position_of, unsupported
-from tidemill.sql.bind.frames import Framed, framed
-from tidemill.sql.bind.ir import BoundNode, Const, SortKey, Window, lower
-from tidemill.sql.bind.json_calls import aggregate_arguments
+from tidemill.sql.bind.forms.aggregate import sort_key
+from tidemill.sql.bind.forms.frames import Framed, framed
+from tidemill.sql.bind.forms.json_calls import aggregate_arguments
 from tidemill.sql.functions import signature
-from tidemill.sql.functions.comparison import check_grouped, comparable
+from tidemill.sql.functions.comparison import check_grouped
 from tidemill.sql.functions.resolve import resolve_function
 from tidemill.sql.functions.tree import Tree, call, cast, cast_to, null
+from tidemill.sql.lower.aggregate import argument_fields, finisher_of, rows_of
+from tidemill.sql.lower.window import over_call, over_inside
+from tidemill.sql.plan.expressions import BoundNode, Const, Window
 from tidemill.types.model import FLOAT8, INT4, INT8, Kind, SqlType
 
 if TYPE_CHECKING:
@@ -159,12 +153,12 @@ def _call(b: Binder, found: FunctionCall, position: int | None) -> _Bound:
     if name in _RANKS and not found.args:
         t = _RANKS[name]
         ddl = "BIGINT" if t is INT8 else "DOUBLE"
-        return name, t, [], lambda a: cast(_over(call(name)), ddl)
+        return name, t, [], lambda a: cast(over_call(call(name)), ddl)
     documents = aggregate_arguments(b, name, found.args)
     args = documents if documents is not None else b.bind_all(found.args)
     if name in ("first_value", "last_value") and len(args) == 1:
         value = settle(b.ctx, args[0])
-        return name, value.type, [value], lambda a: _over(call(name, a[0]))
+        return name, value.type, [value], lambda a: over_call(call(name, a[0]))
     if name in ("lag", "lead") and 1 <= len(args) <= 3:
         return _shift(b, name, args, position)
     if name == "ntile" and len(args) == 1:
@@ -191,13 +185,13 @@ def _call(b: Binder, found: FunctionCall, position: int | None) -> _Bound:
 def _aggregate(fn: signature.Fn, types: Sequence[SqlType]) -> Callable[[Sequence[Tree]], Tree]:
     finisher = finisher_of(fn.name, types[0].kind if types else None)
     if finisher is None:
-        return lambda a: _over_inside(fn.builder(types)(a))
+        return lambda a: over_inside(fn.builder(types)(a))
     numeric = types[0].kind in (Kind.INT2, Kind.INT4, Kind.INT8, Kind.NUMERIC) and fn.name not in (
         "array_agg",
         "list_agg",
     )
     kinds = [t.kind if numeric else Kind.TEXT for t in types]
-    return lambda a: _over_inside(finisher(rows_of(argument_fields(a, kinds)), types))
+    return lambda a: over_inside(finisher(rows_of(argument_fields(a, kinds)), types))
 
 
 def _counted(
@@ -213,7 +207,7 @@ def _counted(
         return name, t, nodes, lambda a: cast_to(null(), t)
     if known <= 0:
         raise InvalidValue(f"argument of {name} must be greater than zero", sqlstate=state)
-    return f"{name} {known}", t, nodes, lambda a: _over(call(name, *a, exp.Literal.number(known)))
+    return f"{name} {known}", t, nodes, lambda a: over_call(call(name, *a, exp.Literal.number(known)))
 
 
 def group_numbers(window: Window) -> Window:
@@ -225,7 +219,7 @@ def group_numbers(window: Window) -> Window:
         window.partition,
         window.order,
         None,
-        lambda a: cast(_over(call("dense_rank")), "BIGINT"),
+        lambda a: cast(over_call(call("dense_rank")), "BIGINT"),
     )
 
 
@@ -240,52 +234,4 @@ def _shift(b: Binder, name: str, args: list[BoundNode], position: int | None) ->
         (value, default), t = unify(b.ctx, [value, args[2]], name.upper())
         assert offset is not None
         nodes = [value, offset, default]
-    return name, t, nodes, lambda a: _over(call(name, *a))
-
-
-_PENDING = "tidemill_over"
-# Spark requires an order for these.
-_IN_ORDER = frozenset(
-    {"row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile", "lag", "lead"}
-)
-
-
-def _over(tree: Tree) -> Tree:
-    """Marks the Spark call to which the OVER clause belongs."""
-    tree.meta[_PENDING] = True
-    return tree
-
-
-def _over_inside(tree: Tree) -> Tree:
-    for found in tree.walk():
-        if is_spark_aggregate(found):
-            found.meta[_PENDING] = True
-    return tree
-
-
-def lower_window(node: Window) -> Tree:
-    tree = node.build([lower(a) for a in node.args])
-    if node.where is not None:
-        tree = filter_arguments(tree, lower(node.where))
-    holder = exp.Paren(this=tree.copy())
-    for found in list(holder.walk()):
-        if found.meta.pop(_PENDING, False):
-            found.replace(over(found.copy(), node.partition, node.order, node.frame))
-    return holder.this
-
-
-def over(
-    function: Tree, partition: Sequence[BoundNode], order: Sequence[SortKey], frame: exp.Expr | None
-) -> Tree:
-    """function OVER (...)."""
-    keys = exp.Order(expressions=[ordered(k) for k in order]) if order else None
-    if keys is None and isinstance(function, exp.Anonymous) and str(function.this) in _IN_ORDER:
-        # Without an order, all rows are peers.
-        keys = exp.Order(expressions=[exp.Ordered(this=null())])
-    return exp.Window(
-        this=function,
-        partition_by=[comparable(lower(p), p.type) for p in partition],
-        order=keys,
-        spec=frame.copy() if frame is not None else None,
-        over="OVER",
-    )
+    return name, t, nodes, lambda a: over_call(call(name, *a))

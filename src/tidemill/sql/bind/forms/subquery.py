@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from tidemill.errors import SyntaxError_, TidemillError
-from tidemill.sql.bind import bounds
-from tidemill.sql.bind.aggregate import TreeKey, ordered_rows
-from tidemill.sql.bind.bounds import COMPARISONS
 from tidemill.sql.bind.calls import row_of
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import BoundNode, Op, Ref, Subquery, lower
+from tidemill.sql.bind.forms import bounds
+from tidemill.sql.bind.forms.bounds import COMPARISONS
+from tidemill.sql.functions.collected import ROWS
+from tidemill.sql.functions.signature import Fn, made_of_rows
 from tidemill.sql.functions.tree import (
     Tree,
     call,
     cast_to,
-    column,
-    field,
     lambda_,
     let_all,
-    variable,
 )
+from tidemill.sql.lower.expressions import lower
+from tidemill.sql.plan.expressions import Aggregate, BoundNode, Op, Ref, SortKey, Subquery
+from tidemill.sql.plan.operators import Group, Limit, Named, Operator, Output, Project, Sort, outputs
 from tidemill.types.arrow import element_type
 from tidemill.types.model import BOOL, UNKNOWN, Kind, array
 
@@ -49,7 +50,7 @@ def _bind(b: Binder, query: exp.Expr) -> BoundParts:
 
 
 def _owns(b: Binder, ref: Ref) -> bool:
-    from tidemill.sql.bind.ir import walk
+    from tidemill.sql.plan.expressions import walk
 
     nodes = [v.node for i in b.scope.items for v in i.columns] + [v.node for v in b.scope.columns]
     return any(part == ref for node in nodes for part in walk(node))
@@ -59,12 +60,12 @@ def _scalar(b: Binder, node: exp.Expr) -> BoundNode:
     bound = _bind(b, node.this if isinstance(node, exp.Subquery) else node)
     if len(bound.columns) != 1:
         raise SyntaxError_("subquery must return only one column", position=position_of(node))
-    return Subquery(bound.columns[0].type, "scalar", bound.tree, tuple(bound.outer))
+    return Subquery(bound.columns[0].type, "scalar", bound.plan, tuple(bound.outer))
 
 
 def _exists(b: Binder, node: exp.Expr) -> BoundNode:
     bound = _bind(b, node.this)
-    return Subquery(BOOL, "exists", bound.tree, tuple(bound.outer))
+    return Subquery(BOOL, "exists", bound.plan, tuple(bound.outer))
 
 
 def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> BoundNode:
@@ -85,18 +86,15 @@ def bind_in(b: Binder, left: exp.Expr, query: exp.Expr) -> BoundNode:
             raise unsupported(f"IN over a subquery of type {output.type}", position_of(item))
         operands.append(equal.args[0])
         casts.append(equal.args[1])
-    tree = bound.tree
+    plan = bound.plan
     if any(not isinstance(c, Ref) for c in casts):
-        from tidemill.sql.bind.tables import derived
-
         alias = b.ctx.alias()
-        renamed = [_requalified(c, alias) for c in casts]
-        tree = derived(bound.tree, alias, [lower(c) for c in renamed])
-    return Subquery(BOOL, "in", tree, tuple(bound.outer), tuple(operands))
+        plan = Project(Named(plan, alias), outputs(_requalified(c, alias) for c in casts))
+    return Subquery(BOOL, "in", plan, tuple(bound.outer), tuple(operands))
 
 
 def _requalified(node: BoundNode, alias: str) -> BoundNode:
-    from tidemill.sql.bind.ir import rewrite
+    from tidemill.sql.plan.expressions import rewrite
 
     return rewrite(node, lambda n: Ref(n.type, alias, n.name) if isinstance(n, Ref) else None)
 
@@ -114,46 +112,39 @@ def _rows_as_array(b: Binder, query: exp.Expr) -> BoundNode:
     bound = _bind(b, query)
     if len(bound.columns) != 1:
         raise SyntaxError_("subquery must return only one column", position=position_of(query))
-    t = array(bound.columns[0].type)
-    from tidemill.sql.bind.tables import subquery_as
-
+    value = bound.columns[0].type
+    t = array(value)
     alias = b.ctx.alias()
-    tree, keys = _with_keys(bound.tree, alias) if bound.ordered else (bound.tree, [])
-    rows = ordered_rows(keys, [("v", column(alias, "c0"))])
-    values = call("transform", rows, lambda_("r", field(variable("r"), "v")))
-    select = exp.Select(expressions=[exp.Alias(this=values, alias=exp.to_identifier("c0", quoted=True))])
-    select.set("from_", exp.From(this=subquery_as(tree, alias)))
-    whole = Subquery(t, "scalar", select, tuple(bound.outer))
-    return Op(t, "rows as array", (whole,), lambda a: call("coalesce", a[0], cast_to(call("array"), t)))
+    plan, keys = _with_keys(bound.plan, alias)
+    fn = Fn(ROWS, (value,), t, made_of_rows, aggregate=True)
+    rows = Aggregate(t, fn, (Ref(value, alias, "c0"),), order=keys)
+    whole = Subquery(t, "scalar", Group(Named(plan, alias), ((),), (), (rows,)), tuple(bound.outer))
+    return Op(t, ROWS, (whole,), lambda a: call("coalesce", a[0], cast_to(call("array"), t)))
 
 
-def _with_keys(tree: exp.Expr, alias: str) -> tuple[exp.Expr, list[TreeKey]]:
+def _with_keys(plan: Operator, alias: str) -> tuple[Operator, tuple[SortKey, ...]]:
     """An ordered query with its sort keys among the columns, and the keys as columns of `alias`, because
     Spark's aggregates collect in no order."""
-    assert isinstance(tree, exp.Select)
-    made = tree.copy()
-    items: list[exp.Ordered] = list(made.args["order"].expressions)
-    # A sort key is an output column, or a column of the subquery.
-    own = {e.alias for e in made.expressions}
-    hidden = {c.name for item in items for c in item.find_all(exp.Column) if c.name not in own and _is_key(c)}
-    source = made.args["from_"].this.alias if made.args.get("from_") is not None else ""
-    extra = [exp.Alias(this=column(source, name), alias=exp.to_identifier(name)) for name in sorted(hidden)]
-    made.set("expressions", [*made.expressions, *extra])
-    if not made.args.get("limit") and not made.args.get("offset"):
-        made.set("order", None)
-    keys: list[TreeKey] = []
-    for item in items:
-        holder = exp.Paren(this=item.this.copy())
-        for found in list(holder.find_all(exp.Column)):
-            if _is_key(found):
-                found.replace(column(alias, found.name))
-        keys.append(TreeKey(holder.this, bool(item.args.get("desc")), bool(item.args.get("nulls_first"))))
-    return made, keys
-
-
-def _is_key(node: exp.Column) -> bool:
-    """Whether it is an output or hidden column (c0, h0), and not a lambda's parameter."""
-    return not node.table and node.name[:1] in ("c", "h") and node.name[1:].isdigit()
+    limits: list[Limit] = []
+    made = plan
+    while isinstance(made, Limit):
+        limits.append(made)
+        made = made.input
+    if isinstance(made, Sort):
+        keys = made.keys
+        made = made if limits else made.input
+    elif isinstance(made, Project) and isinstance(made.input, Sort):
+        sort, own = made.input, {o.name for o in made.outputs}
+        keys = sort.keys
+        source = sort.input.alias if isinstance(sort.input, Named) else ""
+        hidden = {k.node.name: k.node.type for k in keys if isinstance(k.node, Ref)}
+        more = [Output(n, Ref(t, source, n)) for n, t in sorted(hidden.items()) if n not in own]
+        made = Project(sort if limits else sort.input, (*made.outputs, *more))
+    else:
+        return plan, ()
+    for limit in reversed(limits):
+        made = replace(limit, input=made)
+    return made, tuple(replace(k, node=_requalified(k.node, alias)) for k in keys)
 
 
 def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> BoundNode:
@@ -171,13 +162,13 @@ def bind_quantified(b: Binder, name: str, left: exp.Expr, right: exp.Expr) -> Bo
         if name == "=" and not every:
             return bind_in(b, left, inner)
         if name == "<>" and every:
-            from tidemill.sql.bind.special import negation
+            from tidemill.sql.bind.forms.special import negation
 
             return negation(bind_in(b, left, inner))
         return bounds.compared(b, name, left, _bind(b, inner), every=every)
     if isinstance(source, exp.Array) and name in _IN_PYTHON and not _is_query(source):
         # A lambda cannot contain functions in Python, so each element is compared separately.
-        from tidemill.sql.bind.special import conjunction, disjunction
+        from tidemill.sql.bind.forms.special import conjunction, disjunction
 
         tests = [b.operator(name, [b.bind(left), b.bind(e)], position) for e in source.expressions]
         return conjunction(tests) if every else disjunction(tests)

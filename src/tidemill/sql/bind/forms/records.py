@@ -13,8 +13,8 @@ from tidemill.errors import TidemillError
 from tidemill.sql.bind.calls import row_of
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import BoundNode, Op
 from tidemill.sql.functions.tree import Tree, call
+from tidemill.sql.plan.expressions import BoundNode, Op
 from tidemill.types.arrow import element_type
 from tidemill.types.model import TEXT, Kind
 from tidemill.types.names import physical_names_of

@@ -12,8 +12,7 @@ from tidemill.errors import TidemillError
 from tidemill.sql.bind.coerce import to_type, unify
 from tidemill.sql.bind.digits import digits_of, with_digits
 from tidemill.sql.bind.errors import unsupported
-from tidemill.sql.bind.ir import BoundNode, Const
-from tidemill.sql.bind.series_range import CountedSeries, counted_series
+from tidemill.sql.bind.forms.series_range import counted_series
 from tidemill.sql.functions import json
 from tidemill.sql.functions.arrays import from_string
 from tidemill.sql.functions.lattice import INTEGERS, can_coerce
@@ -38,6 +37,8 @@ from tidemill.sql.functions.tree import (
     string,
     variable,
 )
+from tidemill.sql.plan.expressions import BoundNode, Const
+from tidemill.sql.plan.operators import Series
 from tidemill.types.arrow import element_type
 from tidemill.types.model import (
     INT4,
@@ -65,9 +66,9 @@ class RowSource:
     columns: tuple[tuple[str, SqlType], ...]
     args: tuple[BoundNode, ...]
     build: Builder
-    # The same rows as a counted series between constants: without an array, and in several partitions if they
-    # are many.
-    counted: CountedSeries | None = None
+    # The same rows as a series between constants: without an array, and in several partitions if they are
+    # many.
+    counted: Series | None = None
 
 
 Make = Callable[["Binder", Sequence[BoundNode], "int | None"], RowSource]
@@ -144,7 +145,7 @@ def _series(b: Binder, nodes: Sequence[BoundNode], position: int | None) -> RowS
         typed, t = [to_type(b.ctx, n, wide) for n in typed], wide
         if t is NUMERIC:
             return _numerics(b, typed)
-    return RowSource((("generate_series", t),), tuple(typed), number_series(t), counted_series(typed))
+    return RowSource((("generate_series", t),), tuple(typed), number_series(t), counted_series(typed, t))
 
 
 def _numerics(b: Binder, nodes: Sequence[BoundNode]) -> RowSource:

@@ -7,8 +7,10 @@ a table of one row, its value.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import TidemillError
@@ -16,10 +18,10 @@ from tidemill.sql.bind.calls import FunctionCall, call_of
 from tidemill.sql.bind.coerce import settle
 from tidemill.sql.bind.colname import column_name
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import BoundNode, FromRows, Ref, lower, walk
-from tidemill.sql.bind.row_sources import SOURCES, RowSource
+from tidemill.sql.bind.forms.row_sources import SOURCES
 from tidemill.sql.bind.scope import Scope
-from tidemill.sql.functions.tree import Tree, add, bigint, call, cast, field, lambda_pair, string, variable
+from tidemill.sql.plan.expressions import BoundNode, Const, FromRows, Ref, walk
+from tidemill.sql.plan.operators import OneRow, Operator, Project, TableFunction, outputs
 from tidemill.types.model import INT8, Column
 
 if TYPE_CHECKING:
@@ -52,44 +54,28 @@ def bind_table_function(
     source = SOURCES[call_.name](binder, nodes, position)
     columns = tuple(Column(name, t) for name, t in source.columns)
     if source.counted is not None:
-        tree = source.counted.query(source.columns[0][1], ordinality=ordinality)
+        plan: Operator = replace(source.counted, numbered=ordinality)
     else:
-        tree = exp.Select(expressions=[_rows(source, ordinality=ordinality)])
+        types = tuple(c.type for c in columns)
+        plan = TableFunction(call_.name, source.args, types, source.build, ordinality)
     if ordinality:
         columns = (*columns, Column("ordinality", INT8))
     outer = [n for arg in source.args for n in walk(arg) if isinstance(n, Ref)]
-    return BoundParts(tree, columns, outer), bool(outer)
+    return BoundParts(plan, columns, outer), bool(outer)
 
 
 def _one_row(binder: Binder, function: exp.Expr, *, ordinality: bool) -> tuple[BoundParts, bool]:
     """A function of one value: a table with one row."""
     from tidemill.sql.bind.query import BoundParts
-    from tidemill.sql.bind.tables import select_from
 
     value = settle(binder.ctx, binder.bind(function))
     columns = (Column(column_name(function), value.type),)
-    trees = [lower(value)]
+    nodes: list[BoundNode] = [value]
     if ordinality:
         columns = (*columns, Column("ordinality", INT8))
-        trees.append(bigint(1))
+        nodes.append(Const(INT8, pa.scalar(1, pa.int64())))
     outer = [n for n in walk(value) if isinstance(n, Ref)]
-    return BoundParts(select_from(None, trees), columns, outer), bool(outer)
-
-
-def _rows(source: RowSource, *, ordinality: bool) -> exp.Expr:
-    """The generator of the source's columns c0, c1, ..., followed by the row's number if requested."""
-    values = source.build([lower(a) for a in source.args])
-    if not ordinality:
-        if len(source.columns) > 1:
-            return call("inline", values)
-        return exp.Alias(this=call("explode", values), alias=exp.to_identifier("c0", quoted=True))
-    item, number = variable("e"), add(cast(variable("i"), "BIGINT"), bigint(1))
-    several = len(source.columns) > 1
-    parts: list[Tree] = []
-    for i in range(len(source.columns)):
-        parts += [string(f"c{i}"), field(item.copy(), f"c{i}") if several else item.copy()]
-    row = call("named_struct", *parts, string(f"c{len(source.columns)}"), number)
-    return call("inline", call("transform", values, lambda_pair("e", "i", row)))
+    return BoundParts(Project(OneRow(), outputs(nodes)), columns, outer), bool(outer)
 
 
 def returns_rows(tree: exp.Expr) -> bool:

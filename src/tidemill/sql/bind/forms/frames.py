@@ -17,9 +17,9 @@ from tidemill.errors import InvalidValue, TidemillError
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.constant import evaluate_node
 from tidemill.sql.bind.errors import WindowingError, position_of, unsupported
-from tidemill.sql.bind.ir import BoundNode, Op, SortKey, is_constant
 from tidemill.sql.functions.lattice import FLOATS, SIGNED, can_coerce
 from tidemill.sql.functions.tree import cast, decimal, double
+from tidemill.sql.plan.expressions import BoundNode, Op, SortKey, is_constant
 from tidemill.types.model import FLOAT8, INT8, INTERVAL, NUMERIC, TIMESTAMPTZ, Kind, SqlType
 from tidemill.types.wire.calendar import MICROS_PER_DAY
 

@@ -1,7 +1,7 @@
-"""Typed expressions: the binder's intermediate form between a parsed expression and Spark SQL.
+"""Typed expressions of a logical plan.
 
 Nodes are immutable values. Equal nodes compute the same; this is how GROUP BY expressions and ORDER BY items
-are recognised. `lower` turns a node into a Spark tree.
+are recognised. `sql.lower.expressions` turns a node into a Spark tree.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from sqlglot import exp
 
-from tidemill.errors import Internal, InvalidValue, TidemillError, Unsupported
-from tidemill.sql.bind.convert import numeric_scalar
-from tidemill.sql.bind.literal import literal_tree
-from tidemill.sql.functions.casts import cast_tree
-from tidemill.sql.functions.markers import Fixed, fixed, parameter
+from tidemill.errors import Internal, InvalidValue, TidemillError
+from tidemill.sql.functions.markers import Fixed
 from tidemill.sql.functions.signature import Fn
-from tidemill.sql.functions.tree import Tree, boolean, call, case, column, eq, integer, string
-from tidemill.sql.functions.tree import field as field_of
+from tidemill.sql.functions.tree import Tree
+from tidemill.sql.plan.convert import numeric_scalar
 from tidemill.types.model import Kind, SqlType, face
+
+if TYPE_CHECKING:
+    from tidemill.sql.plan.operators import Operator
 
 # The key of the Op for GROUPING(...), which `grouping` evaluates.
 GROUPING = "grouping"
@@ -85,8 +86,9 @@ class Ref(BoundNode):
     """A column of a relation in scope. Aliases are unique within a statement, so a reference means the same
     at any depth."""
 
-    table: str  # the alias in the Spark tree
-    name: str  # the column's name there
+    # The alias of the plan's operator that gives the column; empty for an output of the operator at hand.
+    table: str
+    name: str
     label: str = field(default="", compare=False)  # as messages call it: t.a
 
 
@@ -156,11 +158,11 @@ class FromRows(BoundNode):
 
 @dataclass(frozen=True, slots=True)
 class Subquery(BoundNode):
-    """A subquery as a value (`scalar`), as EXISTS or as IN (with `operands`). `outer` are the columns of
-    enclosing queries that its tree names."""
+    """A subquery as a value (`scalar`), as EXISTS (`exists`) or as IN (`in`, with `operands`). `outer` are
+    the columns of enclosing queries that its plan names."""
 
     kind: str
-    tree: exp.Expr
+    plan: Operator = field(hash=False)
     outer: tuple[Ref, ...] = ()
     operands: tuple[BoundNode, ...] = ()
 
@@ -217,112 +219,37 @@ def rewrite(node: BoundNode, change: Callable[[BoundNode], BoundNode | None]) ->
 
 
 def _rewrite_subquery(node: Subquery, change: Callable[[BoundNode], BoundNode | None]) -> Subquery:
-    """Outer columns in a subquery's tree may only become other columns."""
+    """Columns of enclosing queries may only become other columns: the subquery's plan names them."""
+    from tidemill.sql.plan.operators import rewrite_plan
+
     operands = tuple(rewrite(n, change) for n in node.operands)
-    renamed: dict[tuple[str, str], Ref] = {}
-    outer: list[Ref] = []
+    renamed: dict[Ref, Ref] = {}
     for ref in node.outer:
         new = rewrite(ref, change)
         if not isinstance(new, Ref):
-            raise Internal("an outer column of a subquery became an expression")
-        outer.append(new)
-        if new != ref:
-            renamed[(ref.table, ref.name)] = new
-    if not renamed:
+            raise Internal("a column of an enclosing query became an expression in a subquery")
+        renamed[ref] = new
+    if all(old == new for old, new in renamed.items()):
         return replace(node, operands=operands)
-    tree = node.tree.copy()
-    for found in list(tree.find_all(exp.Column)):
-        new_ref = renamed.get((found.table, found.name))
-        if new_ref is not None:
-            found.replace(column(new_ref.table, new_ref.name))
-    return replace(node, operands=operands, tree=tree, outer=tuple(outer))
 
+    def moved(part: BoundNode) -> BoundNode | None:
+        return renamed.get(part) if isinstance(part, Ref) else None
 
-def lower(node: BoundNode) -> Tree:
-    """The node as Spark SQL, in the storage form of its type."""
-    if isinstance(node, Const):
-        return literal_tree(fitted(node).value, node.type)
-    if isinstance(node, Ref):
-        return column(node.table, node.name)
-    if isinstance(node, BoundParam):
-        if node.type.kind is Kind.UNKNOWN:
-            raise Internal(f"parameter ${node.index} was not given a type")
-        return parameter(node.index, node.type)
-    if isinstance(node, SessionValue):
-        return fixed(node.which)
-    if isinstance(node, Op):
-        return node.build([lower(a) for a in node.args])
-    if isinstance(node, Convert):
-        return cast_tree(lower(node.arg), node.arg.type, node.type, explicit=node.explicit)
-    if isinstance(node, Aggregate):
-        from tidemill.sql.bind.aggregate import lower_aggregate
-
-        return lower_aggregate(node)
-    if isinstance(node, Window):
-        from tidemill.sql.bind.window import lower_window
-
-        return lower_window(node)
-    if isinstance(node, Subquery):
-        return _lower_subquery(node)
-    raise Internal(f"no Spark form for {type(node).__name__}")
-
-
-def _lower_subquery(node: Subquery) -> Tree:
-    query = exp.Subquery(this=node.tree.copy())
-    if node.kind == "scalar":
-        return query
-    if node.kind == "exists":
-        return exp.Exists(this=node.tree.copy())
-    return _membership_value(node)
-
-
-def _membership_value(node: Subquery) -> Tree:
-    """IN (subquery) as a value. Spark's IN returns false where SQL returns NULL, so the rows of the subquery
-    are searched as an array, which distinguishes the two."""
-    operand, *more = node.operands
-    if more:
-        raise Unsupported(
-            "IN (subquery) of rows as a value is not supported",
-            detail="Spark would answer false where SQL says NULL.",
-            hint="In WHERE it may stand alone or be joined by AND and OR; elsewhere use EXISTS.",
-        )
-    # In structs, because collect_list ignores NULLs.
-    row = call("named_struct", string("v"), exp.column("c0", quoted=True))
-    rows = exp.Select(expressions=[call("collect_list", row)])
-    alias = exp.TableAlias(this=exp.to_identifier("tm_in", quoted=True))
-    rows.set("from_", exp.From(this=exp.Subquery(this=node.tree.copy(), alias=alias)))
-    array = exp.Subquery(this=rows)
-    found = call("array_contains", field_of(array, "v"), lower(operand))
-    # An empty array contains nothing, not even NULL. A correlated subquery without rows returns NULL.
-    empty = eq(call("coalesce", call("size", array.copy()), integer(0)), integer(0))
-    return case((empty, boolean(False)), otherwise=found)
-
-
-def lower_filter(node: BoundNode, *, conjunct: bool = True) -> Tree:
-    """A condition of which only true matters: false and NULL are equivalent. Here Spark's IN (subquery) is
-    correct: Spark turns it into a join, which does not distinguish false from NULL. Its negation is correct
-    only as a separate condition (`conjunct`), for which Spark makes another join."""
-    if isinstance(node, Op) and node.key in ("and", "or"):
-        conjunct = conjunct and node.key == "and"
-        return node.build([lower_filter(a, conjunct=conjunct) for a in node.args])
-    if isinstance(node, Op) and node.key == "not" and conjunct and _is_membership(node.args[0]):
-        return node.build([_lower_membership(node.args[0])])
-    return _lower_membership(node) if _is_membership(node) else lower(node)
-
-
-def _is_membership(node: BoundNode) -> bool:
-    return isinstance(node, Subquery) and node.kind not in ("scalar", "exists")
-
-
-def _lower_membership(node: BoundNode) -> Tree:
-    if not isinstance(node, Subquery):
-        raise Internal("no IN (subquery)")
-    query = exp.Subquery(this=node.tree.copy())
-    operands = [lower(o) for o in node.operands]
-    left = operands[0] if len(operands) == 1 else exp.Tuple(expressions=operands)
-    return exp.Paren(this=exp.In(this=left, query=query))
+    outer = tuple(renamed.values())
+    return replace(node, operands=operands, plan=rewrite_plan(node.plan, moved), outer=outer)
 
 
 def is_constant(node: BoundNode) -> bool:
     """Whether the node consists only of literals, parameters and session values."""
     return not any(isinstance(n, Ref | Aggregate | Window | Subquery | FromRows) for n in walk(node))
+
+
+def known_parameters(scalars: Sequence[pa.Scalar]) -> Callable[[BoundNode], BoundNode | None]:
+    """For `rewrite`: parameters with the values of the first ones in place."""
+
+    def change(node: BoundNode) -> BoundNode | None:
+        if isinstance(node, BoundParam) and node.index <= len(scalars):
+            return Const(node.type, scalars[node.index - 1])
+        return None
+
+    return change

@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.errors import InvalidValue
-from tidemill.sql.bind.aggregate import check_no_windows, sort_key, sorted_rows
 from tidemill.sql.bind.calls import call_of
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.constant import evaluate_node
 from tidemill.sql.bind.errors import GroupingError, position_of, unsupported
-from tidemill.sql.bind.ir import Aggregate, BoundNode, is_constant, lower
-from tidemill.sql.functions.collected import mode, percentile
+from tidemill.sql.bind.forms.aggregate import check_no_windows, sort_key
 from tidemill.sql.functions.lattice import can_coerce
-from tidemill.sql.functions.signature import Fn
-from tidemill.sql.functions.tree import Tree, call, field, is_null, lambda_, not_, variable
+from tidemill.sql.functions.signature import Fn, made_of_rows
+from tidemill.sql.plan.expressions import Aggregate, BoundNode, is_constant
 from tidemill.types.model import FLOAT8, Kind, SqlType, array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tidemill.sql.bind.expr import Binder
 
 NAMES = frozenset({"percentile_cont", "percentile_disc", "mode"})
@@ -64,12 +60,8 @@ def bind_ordered_set(b: Binder, node: exp.Expr, where: exp.Expr | None = None) -
     fraction = _fraction(b, found.name, direct[0], position) if direct else None
     several = fraction is not None and fraction.type.kind is Kind.ARRAY
     result = array(t) if several else t
-    fn = Fn(found.name, (t,), result, _no_build, aggregate=True)
+    fn = Fn(found.name, (t,), result, made_of_rows, aggregate=True)
     return Aggregate(result, fn, (value,), False, condition, tuple(keys), fraction)
-
-
-def _no_build(_args: Sequence[Tree]) -> Tree:
-    raise AssertionError("an ordered set is made of all its rows")
 
 
 def _fraction(b: Binder, name: str, node: BoundNode, position: int | None) -> BoundNode:
@@ -86,18 +78,3 @@ def _fraction(b: Binder, name: str, node: BoundNode, position: int | None) -> Bo
         if value is not None and not 0 <= value <= 1:
             raise InvalidValue(f"percentile value {value:g} is not between 0 and 1", sqlstate="22003")
     return fraction
-
-
-def lower_ordered_set(node: Aggregate, args: Sequence[Tree]) -> Tree:
-    rows = sorted_rows(node, args)
-    there = call("filter", rows, lambda_("r", not_(is_null(field(variable("r"), "a0")))))
-    values = call("transform", there, lambda_("r", field(variable("r"), "a0")))
-    if node.direct is None:
-        return mode(values, node.args[0].type, node.type)
-    return percentile(
-        values,
-        lower(node.direct),
-        node.type,
-        continuous=node.fn.name == "percentile_cont",
-        several=node.direct.type.kind is Kind.ARRAY,
-    )

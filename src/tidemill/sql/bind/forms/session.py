@@ -16,8 +16,8 @@ from tidemill.sql.bind.calls import FunctionCall
 from tidemill.sql.bind.coerce import settle
 from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import BoundNode, Const, Convert, SessionValue
 from tidemill.sql.functions.markers import Fixed
+from tidemill.sql.plan.expressions import BoundNode, Const, Convert, SessionValue
 from tidemill.types.model import (
     DATE,
     INT4,

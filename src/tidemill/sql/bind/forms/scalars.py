@@ -12,14 +12,13 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import SyntaxError_, TidemillError, UndefinedObject
-from tidemill.sql.bind import session
 from tidemill.sql.bind.calls import FunctionCall, row_of
 from tidemill.sql.bind.coerce import explicit_cast, settle, to_type
 from tidemill.sql.bind.colname import power_name
 from tidemill.sql.bind.digits import digits_of, with_digits
 from tidemill.sql.bind.errors import position_of, unsupported
-from tidemill.sql.bind.ir import BoundNode, Const, Convert, Op
-from tidemill.sql.bind.special import output_text
+from tidemill.sql.bind.forms import session
+from tidemill.sql.bind.forms.special import output_text
 from tidemill.sql.bind.typename import named_type
 from tidemill.sql.functions import extract as extracting
 from tidemill.sql.functions import regexp
@@ -40,6 +39,7 @@ from tidemill.sql.functions.tree import (
     null,
     or_,
 )
+from tidemill.sql.plan.expressions import BoundNode, Const, Convert, Op
 from tidemill.types.model import (
     BOOL,
     DATE,
