@@ -76,6 +76,9 @@ def error_of_one(world: SourceWorld, text: str) -> None:
     assert not world.errors[1] and world.table(1) == world.wanted("SELECT * FROM other")
 
 
+_AWAY = "BEGIN; ALTER PUBLICATION p DROP TABLE t; DELETE FROM t; ALTER PUBLICATION p ADD TABLE t; COMMIT"
+
+
 @pytest.mark.parametrize(
     ("statements", "text"),
     [
@@ -99,10 +102,7 @@ def error_of_one(world: SourceWorld, text: str) -> None:
         ),
         # It was away, and nobody noticed: what changed meanwhile is not in the stream.
         (
-            [
-                "BEGIN; ALTER PUBLICATION p DROP TABLE t; DELETE FROM t; "
-                "ALTER PUBLICATION p ADD TABLE t; COMMIT"
-            ],
+            [_AWAY],
             "table public.t was out of publication p",
         ),
         (
