@@ -1,4 +1,5 @@
-"""Rows that can be computed without Spark: literals, casts of literals, parameters and session values.
+"""Rows that can be computed without Spark: literals, parameters and session values, casts of them, and those
+functions of them whose record has a form over values at hand.
 
 INSERT ... VALUES and SELECT 1 are handled here. Columns are whole Arrow arrays if all their cells are plain
 literals, else they are computed cell by cell. If one cell cannot be evaluated here, Spark evaluates the whole
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from tidemill import caches
 from tidemill.sql.functions.markers import Fixed
+from tidemill.sql.functions.rowwise import value_at_hand
 from tidemill.sql.plan.convert import convert
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Kind, SqlType
@@ -34,6 +36,15 @@ class Constants:
     rows: int
     # The cached rows of a plan that consists only of literals. At most one entry.
     known: list[pa.Table] = field(default_factory=list[pa.Table], compare=False, repr=False)
+    # Whether functions are called, which takes longer than copying values.
+    calls: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        from tidemill.sql.plan.expressions import Const, Op, walk
+
+        cells = (n for c in self.columns if isinstance(c, tuple) for n in c if not isinstance(n, Const))
+        calls = any(isinstance(part, Op) for n in cells for part in walk(n))
+        object.__setattr__(self, "calls", calls)
 
 
 def constant_rows(
@@ -103,7 +114,7 @@ def evaluate_node(
     node: BoundNode, session: SessionInfo, params: Sequence[pa.Scalar] = ()
 ) -> pa.Scalar | None:
     """The node's value in storage form; None if it needs Spark or parameters that are not known yet."""
-    from tidemill.sql.plan.expressions import BoundParam, Const, Convert, SessionValue, fitted
+    from tidemill.sql.plan.expressions import BoundParam, Const, Convert, Op, SessionValue, fitted
 
     if isinstance(node, Const):
         node = fitted(node)
@@ -128,6 +139,14 @@ def evaluate_node(
         if converted is None and isinstance(node.arg, SessionValue):
             converted = _moment(one, node.arg.type, node.type, zone)
         return None if converted is None else converted[0]
+    if isinstance(node, Op) and node.fn is not None and node.fn.at_hand is not None:
+        values: list[pa.Scalar] = []
+        for arg in node.args:
+            value = evaluate_node(arg, session, params)
+            if value is None:
+                return None
+            values.append(value)
+        return value_at_hand(node.fn.at_hand, values, session.time_zone)
     return None
 
 

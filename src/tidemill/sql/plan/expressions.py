@@ -95,11 +95,12 @@ class Ref(BoundNode):
 @dataclass(frozen=True, slots=True)
 class Op(BoundNode):
     """A function, operator or special form. `key` identifies it in comparisons; `build` creates the Spark
-    tree from the lowered args."""
+    tree from the lowered args. `fn` is its record, if the tables of `sql.functions` have it."""
 
     key: str
     args: tuple[BoundNode, ...]
     build: Callable[[Sequence[Tree]], Tree] = field(compare=False)
+    fn: Fn | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
