@@ -18,13 +18,22 @@ from tidemill import caches
 from tidemill.sql.functions.markers import Fixed
 from tidemill.sql.functions.rowwise import value_at_hand
 from tidemill.sql.plan.convert import convert
+from tidemill.sql.plan.expressions import (
+    BoundNode,
+    BoundParam,
+    Const,
+    Convert,
+    Op,
+    SessionValue,
+    fitted,
+    walk,
+)
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Kind, SqlType
 from tidemill.types.wire.text import decode_text, encode_text
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.model import BoundQuery, SessionInfo
-    from tidemill.sql.plan.expressions import BoundNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +49,14 @@ class Constants:
     calls: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        from tidemill.sql.plan.expressions import Const, Op, walk
-
-        cells = (n for c in self.columns if isinstance(c, tuple) for n in c if not isinstance(n, Const))
-        calls = any(isinstance(part, Op) for n in cells for part in walk(n))
+        calls = any(
+            isinstance(part, Op)
+            for column in self.columns
+            if isinstance(column, tuple)
+            for node in column
+            if not isinstance(node, Const | BoundParam)
+            for part in walk(node)
+        )
         object.__setattr__(self, "calls", calls)
 
 
@@ -69,8 +82,6 @@ def evaluate(constants: Constants, session: SessionInfo, params: Sequence[pa.Sca
 
 def _literal(constants: Constants) -> bool:
     """Whether the rows are the same in every session and at every time."""
-    from tidemill.sql.plan.expressions import Const
-
     return all(isinstance(c, pa.Array) or all(isinstance(n, Const) for n in c) for c in constants.columns)
 
 
@@ -114,8 +125,6 @@ def evaluate_node(
     node: BoundNode, session: SessionInfo, params: Sequence[pa.Scalar] = ()
 ) -> pa.Scalar | None:
     """The node's value in storage form; None if it needs Spark or parameters that are not known yet."""
-    from tidemill.sql.plan.expressions import BoundParam, Const, Convert, Op, SessionValue, fitted
-
     if isinstance(node, Const):
         node = fitted(node)
         if node.value is None or isinstance(node.value, str):
