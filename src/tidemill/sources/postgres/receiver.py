@@ -19,6 +19,7 @@ from tidemill.errors import TidemillError
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.postgres import failures
 from tidemill.sources.postgres.definition import ReplicatedTable
+from tidemill.sources.postgres.lag import LogClock
 from tidemill.sources.postgres.pgoutput import (
     BEGIN,
     COMMIT,
@@ -87,6 +88,8 @@ class Receiver:
         self._error: UpstreamError | None = failures.NotYet("the connection to PostgreSQL is being opened")
         # The end of the server's log as it said last; 0 before.
         self.server_position = 0
+        # When it was there first.
+        self.clock = LogClock()
         # Outputs whose errors are in the spool.
         self._reported: set[int] = set()
         self._changed = threading.Condition()
@@ -216,6 +219,7 @@ class Receiver:
         while not self._stopping.is_set():
             received = self._receive(connection)
             now = time.monotonic()
+            self.clock.look(max(self.server_position, spool.reached), now)
             if spool.stale and now - flushed >= FLUSH_SECONDS:
                 spool.flush()
                 flushed = now
