@@ -105,6 +105,11 @@ def test_two_statements_give_live_tables(home: psycopg.Connection[Any], upstream
     until(lambda: run(home, "SELECT count(*) FROM types"), [(3,)])
     same, streamed = run(home, "SELECT * FROM types WHERE id IN (1, 3) ORDER BY id")
     assert streamed[1:] == same[1:]
+    # What happens to one table is an error of it alone.
+    upstream.run("TRUNCATE transfers", "INSERT INTO accounts VALUES (3, 0)")
+    until(lambda: run(home, "SELECT count(*) FROM accounts"), [(3,)])
+    with pytest.raises(psycopg.Error, match=r"table public\.transfers was truncated upstream"):
+        run(home, "SELECT * FROM transfers")
     ((_, shown),) = run(home, "SHOW CREATE SOURCE s")
     assert (
         "(PUBLICATION 'p', TEXT COLUMNS (public.types.m, public.types.r, public.types.big), EXCLUDE" in shown

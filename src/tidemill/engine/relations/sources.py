@@ -86,15 +86,15 @@ class StatisticsRow:
     offset_committed: int | None
     snapshot_records_known: int | None = None
     snapshot_records_staged: int | None = None
+    # Of its upsert state.
+    records_indexed: int | None = None
+    bytes_indexed: int | None = None
+    rehydration_ms: int | None = None
     snapshot_bytes_known: int | None = None
     snapshot_bytes_staged: int | None = None
     # How far the collections are behind the upstream, where its position does not say it.
     lag_bytes: int | None = None
     lag_ms: int | None = None
-    # Of its upsert state.
-    records_indexed: int | None = None
-    bytes_indexed: int | None = None
-    rehydration_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
