@@ -51,6 +51,7 @@ def test_statements_that_are_refused(world: World) -> None:
         # Tables.
         (f"{HEAD}) FOR TABLES (gone)", 'has no table "gone"', "ALTER PUBLICATION p ADD TABLE gone; at the"),
         (f"{HEAD}) FOR TABLES (unpublished)", 'has no table "unpublished"', "ALTER PUBLICATION p ADD TABLE"),
+        (f"{HEAD}) FOR TABLES (d.public.plain)", "named by its schema and its name", "Write public.plain"),
         (f"{HEAD}) FOR TABLES (plane)", 'has no table "plane"', "Did you mean plain?"),
         (f"{HEAD}) FOR TABLES (good)", '"good" is ambiguous', "other.good and public.good"),
         (f"{HEAD}) FOR TABLES (public.good, public.good AS h)", "public.good is named more than once", ""),
