@@ -23,8 +23,11 @@ from test_bind_corpus import TABLES, differences, oracle
 
 from tidemill.errors import TidemillError, UndefinedObject
 from tidemill.sql.ast import Query
-from tidemill.sql.bind import Relation, bind_query, coerce, ir, session
+from tidemill.sql.bind import Relation, bind_query, coerce
+from tidemill.sql.bind.expr import Binder
+from tidemill.sql.bind.forms import session
 from tidemill.sql.functions import lattice
+from tidemill.sql.functions.resolve import ResolvedFunction
 from tidemill.sql.functions.signature import (
     Declared,
     Fn,
@@ -32,6 +35,7 @@ from tidemill.sql.functions.signature import (
     every_function,
     every_operator,
 )
+from tidemill.sql.lower import expressions as lowering
 from tidemill.sql.parse import parse
 from tidemill.types.model import Kind, SqlType
 from tidemill.types.names import physical_names
@@ -91,7 +95,8 @@ def used(oracle: Oracle) -> Iterator[Used]:
 
 
 def _record(patch: pytest.MonkeyPatch, found: Used) -> None:
-    build, cast_tree, convert = Fn.builder, ir.cast_tree, coerce.convert
+    build, cast_tree, convert = Fn.builder, lowering.cast_tree, coerce.convert
+    resolved = Binder.resolved
 
     def builder(self: Fn, types: Sequence[SqlType]) -> Any:
         found.rows.add(id(self))
@@ -105,8 +110,13 @@ def _record(patch: pytest.MonkeyPatch, found: Used) -> None:
         found.casts.add((source.kind, target.kind))
         return convert(array, source, target, **more)
 
+    def bound(self: Binder, call: ResolvedFunction, args: Any, position: int | None) -> Any:
+        found.rows.add(id(call.fn))
+        return resolved(self, call, args, position)
+
     patch.setattr(Fn, "builder", builder)
-    patch.setattr(ir, "cast_tree", cast)
+    patch.setattr(Binder, "resolved", bound)
+    patch.setattr(lowering, "cast_tree", cast)
     patch.setattr(coerce, "convert", converted)
 
 

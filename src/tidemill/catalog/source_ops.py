@@ -24,6 +24,8 @@ DEAD_LETTERS_SUFFIX = "_dead_letters"
 # In the definition of the source of a transaction topic: the ids of transactions that nothing waits for.
 GIVEN_UP = "given_up"
 MAX_GIVEN_UP = 1000
+# Fields that are learned again, as the upstream changes (`sources.postgres.table_marks`).
+LEARNED_AGAIN = frozenset({"marks"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ AlterSourceOp: TypeAlias = SetSourceHistory | SetSourceInterval | GiveUpTransact
 @dataclass(frozen=True, slots=True)
 class LearnSource:
     """Adds fields that the definition lacks, as the reader of the upstream found them. The first values found
-    are binding for the source from then on."""
+    are binding for the source from then on, but for those of `LEARNED_AGAIN`."""
 
     source: ItemId
     learned: Mapping[str, Any]
@@ -353,7 +355,7 @@ def _learned(source: Source, learned: Mapping[str, Any]) -> str:
     definition: dict[str, Any] = json.loads(source.definition)
     for field, value in learned.items():
         known = definition.get(field)
-        if known not in (None, value):
+        if known not in (None, value) and field not in LEARNED_AGAIN:
             raise TidemillError(
                 f'source "{source.name}" reads another upstream than before',
                 detail=f"Its {field.replace('_', ' ')} was {known}; now it is {value}.",

@@ -101,6 +101,7 @@ class TidemillEngine:
             WORKERS | dict(config.spark_conf),
             scratch=Path(config.scratch_dir) / "spark" if config.scratch_dir else None,
             driver_memory_mb=_megabytes(config.spark_driver_memory),
+            warm_up=config.spark_warm_up,
             also_warm=warm_up,
             on_death=lambda _: _restart(holder[0]),
         )

@@ -56,7 +56,7 @@ def no_runs() -> ChangeRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class TransactionChanges:
     """Consecutive records of a partition, by columns, as `ChangeRuns`; one entry for each record. `orders` is
     the number of the change among those of the table in its transaction."""
 
@@ -69,16 +69,18 @@ class Changes:
     times: np.ndarray
 
 
-def changes_of(seen: SeenChanges, origins: Origins) -> Changes:
+def changes_of(seen: SeenChanges, origins: Origins) -> TransactionChanges:
     """Raises UnknownId."""
     ids = origins.read(seen.ids)
     # In PostgreSQL the transaction before ended at this number; right behind a snapshot it is not known.
     before = np.asarray(pc.fill_null(seen.last_commits, -1))
     numbers = np.where(ids.origins == 0, before, ids.numbers - 1)
-    return Changes(ids.keys, numbers, ids.origins, seen.runs, seen.orders, seen.offsets, seen.times)
+    return TransactionChanges(
+        ids.keys, numbers, ids.origins, seen.runs, seen.orders, seen.offsets, seen.times
+    )
 
 
-def runs_of(changes: Changes) -> ChangeRuns:
+def runs_of(changes: TransactionChanges) -> ChangeRuns:
     """Neighbours of one transaction and one run, each the next of the one before, together. A free record
     behind another passes with it."""
     if not len(changes.keys):
@@ -106,18 +108,28 @@ def runs_of(changes: Changes) -> ChangeRuns:
 
 class PartitionChanges:
     """One partition. `lower`: everything before is behind the last cut. `scanned`: everything before was
-    seen."""
+    seen. `seen_to`: so were all records with an earlier timestamp. `told_to`: everything that the partition
+    had was seen a while after the announcements before this timestamp were read. `joined_at`: what is before
+    it was seen when the table joined, and is not repeated."""
 
     def __init__(self, lower: int) -> None:
         self.lower = lower
         self.scanned = lower
+        self.seen_to = self.told_to = 0
+        self.joined_at = 0
         self.runs = no_runs()
 
     def extend(self, runs: ChangeRuns, scanned: int) -> None:
         """Records from `scanned` on, up to the new one."""
         if len(runs):
             self.runs = self.runs.plus(runs)
+            self.seen_to = max(self.seen_to, int(runs.times.max()))
         self.scanned = max(self.scanned, scanned)
+
+    def seen_all(self, told_to: int) -> None:
+        """Everything that there is was seen, a while after the announcements before a timestamp were."""
+        self.told_to = max(self.told_to, told_to)
+        self.seen_to = max(self.seen_to, told_to)
 
     def behind(self, count: int) -> int:
         """The offset behind the first `count` entries."""

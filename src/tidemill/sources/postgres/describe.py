@@ -19,6 +19,7 @@ from tidemill.sources.contract import UpstreamError
 from tidemill.sources.postgres.connect import connect, place, upstream_error
 from tidemill.sources.postgres.definition import ReplicatedColumn, ReplicatedTable, shown
 from tidemill.sources.postgres.lsn import parse_lsn
+from tidemill.sources.postgres.table_marks import TableMarks, read_marks
 from tidemill.sources.postgres.types import NotMapped, UpstreamType, column_type
 from tidemill.types.model import TEXT
 
@@ -63,6 +64,7 @@ class PublishedTable:
     readable: bool = True
     policies: bool = False
     lacking: tuple[tuple[str, str], ...] = ()
+    marks: TableMarks | None = None
 
     @property
     def shown(self) -> str:
@@ -199,6 +201,7 @@ def published_tables(
     ).fetchall()
     found = [int(row[2]) for row in rows]
     columns, lacking = _columns(sql, found), _lacking(sql, found)
+    marks = read_marks(sql, publication, found)
     tables: list[PublishedTable] = []
     for schema, table, relid, names, row_filter, usage, policies in rows:
         every = columns.get(relid, [])
@@ -214,6 +217,7 @@ def published_tables(
                 usage and all(c.readable for c in kept),
                 policies,
                 tuple(lacking.get(relid, ())),
+                marks.get(relid),
             )
         )
     return tables
@@ -322,6 +326,7 @@ def replicated(
         table.relid,
         tuple(_column(published, table, c, c.name in text) for c in kept),
         table.filter,
+        table.marks,
     )
 
 

@@ -9,6 +9,7 @@ move on, and PostgreSQL can remove old log.
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from tidemill.errors import TidemillError
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.postgres import failures
 from tidemill.sources.postgres.definition import ReplicatedTable
+from tidemill.sources.postgres.lag import LogClock
+from tidemill.sources.postgres.lsn import aligned
 from tidemill.sources.postgres.pgoutput import (
     BEGIN,
     COMMIT,
@@ -30,15 +33,17 @@ from tidemill.sources.postgres.pgoutput import (
     TRUNCATE,
     TYPE,
     UPDATE,
+    parse_begin,
     parse_commit,
     parse_relation,
     refuse,
-    write_fault,
 )
 from tidemill.sources.postgres.replication import DATA, KEEPALIVE, ReplicationConnection, parse_keepalive
 from tidemill.sources.postgres.segment import HEADER
-from tidemill.sources.postgres.spool import Spool, framed
-from tidemill.sources.postgres.table_watch import TableWatch
+from tidemill.sources.postgres.spool import Spool
+from tidemill.sources.postgres.table_faults import TableFaults
+from tidemill.sources.postgres.table_marks import MarksSpec
+from tidemill.sources.postgres.table_watch import SlotState, TableWatch
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +54,18 @@ STATUS_SECONDS = 0.5
 FLUSH_SECONDS = 0.02
 # Messages between two looks at the clock: some milliseconds.
 BATCH_MESSAGES = 512
-# How often tables and publication are looked at.
-WATCH_SECONDS = 10.0
+# Behind an error of the stream, it works again if it has moved on, or was there for so long.
+SETTLED_SECONDS = 1.0
+# A server that was asked for its position, and does not say anything for so long, is gone: something in
+# between still takes what we send. (Before version 15 it may be busy with a transaction that it leaves out.)
+SILENT_SECONDS = 300.0
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.1, 10.0
 # How long `close` waits for the thread. Its connection is closed then in any case.
 CLOSE_SECONDS = 5.0
 
 _CHANGES = frozenset((INSERT, UPDATE, DELETE))
+# Behind the letter of a change.
+_RELID = struct.Struct("!I")
 _IGNORED = frozenset((TYPE, ORIGIN, MESSAGE))
 
 
@@ -82,17 +92,27 @@ class Receiver:
         # Below this the shards have everything.
         self._durable = 0
         # The spool must reach it, whatever its size.
-        self._required = 0
+        self._required = settings.bound
         # Why there is no stream now; None while there is one.
         self._error: UpstreamError | None = failures.NotYet("the connection to PostgreSQL is being opened")
         # The end of the server's log as it said last; 0 before.
         self.server_position = 0
-        # Outputs whose errors are in the spool.
-        self._reported: set[int] = set()
+        # When it was there first.
+        self.clock = LogClock()
+        # Whether the publication has tables that are not read.
+        self._foreign = False
+        # Of the connection:
+        # Whether a transaction is begun, maybe without any change yet.
+        self._begun = False
+        # When it began, when something came last, and where the one before failed.
+        self._began = self._heard = 0.0
+        self._failed_at = -1
+        # The server's process for it, and for the one before.
+        self._process: int | None = None
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._watch = TableWatch(settings.options, settings.publication, settings.slot, settings.tables)
-        self._watched = 0.0
+        self._faults = TableFaults(settings.tables, settings.bound, self._watch, spool)
         self._thread = threading.Thread(target=self._run, name="postgres-receiver", daemon=True)
 
     def start(self) -> None:
@@ -125,6 +145,11 @@ class Receiver:
     def durable(self, lsn: int) -> None:
         """Nothing below is needed again: the slot may move here."""
         self._durable = max(self._durable, lsn)
+
+    @property
+    def marks(self) -> Mapping[str, MarksSpec]:
+        """What was learned about the tables, to be stored with the definition."""
+        return self._watch.learned
 
     def require(self, lsn: int) -> None:
         """Receive up to here even if the spool is full."""
@@ -163,6 +188,7 @@ class Receiver:
             self.spool.cut_off()
         except (OSError, TidemillError) as e:
             log.warning("the spool of slot %s: %s", self._settings.slot, e)
+        self._failed_at = self.spool.reached
         if not self._stopping.is_set():
             self._tell(failures.of_start(error, self._settings.slot, self._settings.publication))
 
@@ -176,10 +202,15 @@ class Receiver:
         connection = ReplicationConnection(self._settings.options)
         try:
             self._check(connection)
+            self._begun = False
+            self._faults.connected()
             # What is new of the tables is in the stream before its first change.
-            self._look_at_tables()
-            connection.start(self._settings.slot, self.spool.frontier, self._settings.publication)
-            self._tell(None)
+            self._faults.look()
+            connection.start(self._settings.slot, aligned(self.spool.frontier), self._settings.publication)
+            self._process = connection.process
+            self._began = self._heard = time.monotonic()
+            if self._failed_at < 0:
+                self._tell(None)
             self._pump(connection)
         finally:
             connection.close()
@@ -192,7 +223,7 @@ class Receiver:
             raise failures.other_system(settings.system, identity.system)
         if identity.timeline != settings.timeline:
             raise failures.other_timeline(settings.timeline, identity.timeline)
-        read = max(settings.bound, self.spool.frontier)
+        read = aligned(max(settings.bound, self.spool.frontier))
         self.server_position = self._watch.position()
         if self.server_position < read:
             raise failures.went_back(self.server_position, read)
@@ -201,8 +232,7 @@ class Receiver:
             raise failures.slot_missing(settings.slot)
         if state.invalidation is not None or state.wal_status == "lost":
             raise failures.slot_invalidated(settings.slot, state.invalidation)
-        if state.active_pid is not None:
-            raise failures.slot_active(settings.slot, state.active_pid)
+        self._check_free(state)
         if self.spool.floor is None:
             if state.confirmed > settings.bound:
                 raise failures.slot_moved(settings.slot, state.confirmed, settings.bound)
@@ -210,42 +240,67 @@ class Receiver:
         elif state.confirmed > self.spool.frontier:
             raise failures.slot_moved(settings.slot, state.confirmed, self.spool.frontier)
 
+    def _check_free(self, state: SlotState) -> None:
+        pid = state.active_pid
+        if pid is None:
+            return
+        if pid == self._process:
+            # The connection is lost, which the server would notice within wal_sender_timeout.
+            self._watch.terminate(pid)
+        raise failures.slot_active(self._settings.slot, pid)
+
     def _pump(self, connection: ReplicationConnection) -> None:
         spool = self.spool
         flushed = told = time.monotonic()
         while not self._stopping.is_set():
             received = self._receive(connection)
             now = time.monotonic()
+            self.clock.look(max(self.server_position, spool.reached), now)
             if spool.stale and now - flushed >= FLUSH_SECONDS:
                 spool.flush()
                 flushed = now
             if now - told >= STATUS_SECONDS:
                 self._report(connection, ask=not received)
+                self._settle(now)
                 told = now
             if spool.full and spool.frontier >= self._required:
                 # PostgreSQL keeps the log meanwhile; it must only hear from us.
+                self._heard = now
                 self._stopping.wait(FLUSH_SECONDS)
             elif not received:
                 connection.wait(FLUSH_SECONDS if spool.stale else STATUS_SECONDS / 2)
 
+    def _settle(self, now: float) -> None:
+        """An error that comes again at once is not taken back in between."""
+        if now - self._heard > SILENT_SECONDS:
+            raise failures.silent()
+        with self._changed:
+            failed = self._error is not None
+        if failed and (self.spool.reached > self._failed_at or now - self._began > SETTLED_SECONDS):
+            self._tell(None)
+
     def _report(self, connection: ReplicationConnection, *, ask: bool) -> None:
         """Tell the slot what is durable, and forget it here."""
-        connection.confirm(max(self.spool.frontier, self._durable), self._durable, reply=ask)
+        durable = aligned(self._durable)
+        connection.confirm(max(aligned(self.spool.frontier), durable), durable, reply=ask)
         self.spool.discard(self._durable)
-        if time.monotonic() - self._watched > WATCH_SECONDS and not self.spool.open:
-            self._look_at_tables()
+        if self._faults.due and not self._begun:
+            self._faults.look()
 
     def _receive(self, connection: ReplicationConnection) -> bool:
         """Some messages. Returns False if there are no more now."""
-        receive, add = connection.receive, self.spool.add
+        receive, add, wanted = connection.receive, self.spool.add, self._faults.outputs
         if self.spool.full and self.spool.frontier >= self._required and not self.spool.open:
             return False
-        for _ in range(BATCH_MESSAGES):
+        for number in range(BATCH_MESSAGES):
             message = receive()
             if message is None:
+                self._heard = time.monotonic() if number else self._heard
                 return False
             if message[0] == DATA:
                 if message[HEADER] in _CHANGES:
+                    if self._foreign and _RELID.unpack_from(message, HEADER + 1)[0] not in wanted:
+                        continue
                     add(message)
                 else:
                     self._control(message)
@@ -256,48 +311,28 @@ class Receiver:
                     self.spool.advance(keepalive.position)
                 if keepalive.reply:
                     self._report(connection, ask=False)
+        self._heard = time.monotonic()
         return True
-
-    # Whether a transaction is begun, maybe without any change yet.
-    _begun = False
 
     def _control(self, message: bytes | memoryview) -> None:
         """A message that is no row."""
         kind, body = message[HEADER], bytes(message[HEADER:])
         if kind == BEGIN:
+            if not self.spool.open:
+                # The next transaction that ends is this one.
+                self.spool.advance(parse_begin(body).commit_lsn)
+            if not self._faults.looked:
+                self._faults.look()
             self._begun = True
         elif kind == COMMIT:
             self._begun = False
             self.spool.commit(parse_commit(body).end_lsn)
+            self._faults.committed()
         elif kind == RELATION:
-            self._describe(body)
+            relation = parse_relation(body)
+            self._foreign = self._foreign or relation.relid not in self._faults.outputs
+            self._faults.announced(relation, new=self.spool.describe(relation.relid, body))
         elif kind == TRUNCATE:
             self.spool.add(bytes(message))
         elif kind not in _IGNORED:
             raise refuse(kind)
-
-    def _describe(self, body: bytes) -> None:
-        relation = parse_relation(body)
-        if not self.spool.describe(relation.relid, body):
-            return
-        mine = [n for n, table in enumerate(self._settings.tables) if table.relid == relation.relid]
-        if mine:
-            self._add_faults({n: text for n, text in self._new_faults().items() if n in mine})
-
-    def _look_at_tables(self) -> None:
-        """What is wrong with a table becomes a transaction of its own behind the last one: its end is no
-        position that a commit of PostgreSQL can have, because those are multiples of eight."""
-        faults = self._new_faults()
-        self._watched = time.monotonic()
-        if not faults:
-            return
-        self._add_faults(faults)
-        self.spool.commit(self.spool.reached + 1)
-
-    def _add_faults(self, faults: Mapping[int, str]) -> None:
-        for output, text in faults.items():
-            self.spool.add(framed(write_fault(output, text)))
-            self._reported.add(output)
-
-    def _new_faults(self) -> dict[int, str]:
-        return {n: text for n, text in self._watch.faults().items() if n not in self._reported}
