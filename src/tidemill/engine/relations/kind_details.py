@@ -35,11 +35,25 @@ def _kafka_source(found: Mapping[str, Any]) -> Values:
     return connection, found["topic"], found["group_id_prefix"], found["refresh_ms"]
 
 
+def _aws_connection(options: Mapping[str, Any]) -> Values:
+    key = options.get("access_key_id")
+    return options.get("endpoint"), options["region"], key if isinstance(key, str) else None
+
+
+def _s3_source(found: Mapping[str, Any]) -> Values:
+    return found["connection"], found["bucket"], found["matching"], found["compression"]
+
+
 CONNECTION_DETAILS: dict[str, KindDetails] = {
     connections.KAFKA: (
         "mz_kafka_connections",
         [("brokers", array(TEXT)), ("security_protocol", TEXT)],
         _kafka_connection,
+    ),
+    connections.AWS: (
+        "mz_aws_connections",
+        columns_of("endpoint text, region text, access_key_id text"),
+        _aws_connection,
     ),
 }
 SOURCE_DETAILS: dict[str, KindDetails] = {
@@ -47,6 +61,11 @@ SOURCE_DETAILS: dict[str, KindDetails] = {
         "mz_kafka_sources",
         columns_of("connection_id text, topic text, group_id_prefix text, refresh_interval_ms int8"),
         _kafka_source,
+    ),
+    definition.S3: (
+        "mz_s3_sources",
+        columns_of("connection_id text, bucket text, matching text, compression text"),
+        _s3_source,
     ),
 }
 

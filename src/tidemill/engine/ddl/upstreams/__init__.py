@@ -13,15 +13,19 @@ from typing import Any
 from tidemill.catalog.items import Source
 from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
 from tidemill.engine.ddl.upstreams.files import describe_files
+from tidemill.engine.ddl.upstreams.folders import describe_folder_table
 from tidemill.engine.ddl.upstreams.kafka import describe_kafka, describe_kafka_table
 from tidemill.engine.ddl.upstreams.load_generator import describe_load_generator
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput
+from tidemill.engine.ddl.upstreams.s3 import describe_s3, describe_s3_table
 from tidemill.errors import TidemillError
-from tidemill.sources.definition import KAFKA
+from tidemill.sources.definition import FILES, KAFKA
+from tidemill.sources.definition import S3 as S3_KIND
 from tidemill.sql import ast
 from tidemill.sql.parser.upstreams.files import Files
 from tidemill.sql.parser.upstreams.kafka import Kafka
 from tidemill.sql.parser.upstreams.load_generator import LoadGenerator
+from tidemill.sql.parser.upstreams.s3 import S3
 
 __all__ = ["TABLES", "UPSTREAMS", "DescribeContext", "Described", "DescribedOutput", "describe"]
 
@@ -30,9 +34,12 @@ UPSTREAMS: dict[type[ast.Upstream], Callable[[ast.CreateSource, Any, DescribeCon
     LoadGenerator: describe_load_generator,
     Kafka: describe_kafka,
     Files: describe_files,
+    S3: describe_s3,
 }
 TABLES: dict[str, Callable[[Source, ast.CreateTableFromSource, DescribeContext], DescribedOutput]] = {
     KAFKA: describe_kafka_table,
+    FILES: describe_folder_table,
+    S3_KIND: describe_s3_table,
 }
 
 

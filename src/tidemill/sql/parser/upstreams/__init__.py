@@ -14,12 +14,14 @@ from tidemill.sql.parser.named_options import refuse_kind, spelled
 from tidemill.sql.parser.upstreams.files import parse_files
 from tidemill.sql.parser.upstreams.kafka import parse_kafka
 from tidemill.sql.parser.upstreams.load_generator import parse_load_generator
+from tidemill.sql.parser.upstreams.s3 import parse_s3
 
 # The words after FROM, and the parser of the rest.
 UPSTREAMS: dict[tuple[str, ...], Callable[[TokenCursor], Upstream]] = {
     ("load", "generator"): parse_load_generator,
     ("kafka",): parse_kafka,
     ("files",): parse_files,
+    ("s3",): parse_s3,
 }
 # Planned kinds.
 _NOT_YET = (
@@ -28,7 +30,6 @@ _NOT_YET = (
     ("sql", "server"),
     ("kinesis",),
     ("pubnub",),
-    ("s3",),
     ("file",),
     ("webhook",),
     ("cdc",),
