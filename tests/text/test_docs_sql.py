@@ -29,7 +29,7 @@ def test_page(page: Path, server: ServerProcess) -> None:
         assert admin.run(f'CREATE DATABASE "{database}"').failure is None
         connection = Wire(f"{server.sql_dsn} dbname={database}")
         try:
-            text = type_page(text, Psql(connection), page, server.data.parent / "files")
+            text = type_page(text, Psql(connection), page, Path(server.data_dir).parent / "files")
         finally:
             connection.close()
         assert admin.run(f'DROP DATABASE "{database}" CASCADE').failure is None

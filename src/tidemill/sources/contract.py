@@ -151,8 +151,8 @@ class OutputDefinition:
     """One relation that the source feeds. With `key` (names of columns of `desc`; the last one may be hidden)
     its records are upserts: the last record of a key is its row. With `order` (names of hidden columns of
     integers or text), the record that is greatest by these columns is the row. With `changes` (and `key`),
-    each record has the old row too, and a position in the log of the upstream, which identifies repetitions; `place`
-    describes the log in errors. With `stream`, the records are statements of a CDCv2 stream."""
+    each record has the old row too, and a position in the log of the upstream, which identifies repetitions;
+    `place` describes the log in errors. With `stream`, the records are statements of a CDCv2 stream."""
 
     name: str
     desc: RelationDesc

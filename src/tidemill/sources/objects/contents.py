@@ -7,7 +7,6 @@ read from the beginning on (compressed ones, and one value for the whole object)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,30 +14,24 @@ import pyarrow as pa
 
 from tidemill.decode.contract import MAX_MESSAGE_BYTES, shortened
 from tidemill.decode.csv import CsvMessageDecoder
-from tidemill.errors import Internal
-from tidemill.sources.contract import SourcePiece
 from tidemill.sources.objects.compression import NONE, Corrupt, expanded
 from tidemill.sources.objects.lines import Broken, Lines, Stream, ranged, streamed
+from tidemill.sources.objects.piece import ObjectPiece
+from tidemill.sources.objects.tables import AVRO, PARQUET, AvroContents, Columns, ParquetContents
 from tidemill.types.kernels import pc
 
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectPiece(SourcePiece):
-    """With what is known of the object: its size and its time of change when it was bound, and the print of
-    its contents."""
-
-    size: int
-    modified: int
-    print: str
-
-
 class Contents(Protocol):
     # One value for the whole object: it is bound as a whole.
     whole: bool
+    # Complete lines can be read while the object grows.
+    tailed: bool
 
-    def read(self, piece: ObjectPiece, stream: Stream, compression: str) -> Iterator[Lines | Broken]:
+    def read(
+        self, piece: ObjectPiece, stream: Stream, compression: str
+    ) -> Iterator[Lines | Columns | Broken]:
         """What begins in the piece. Raises UpstreamError."""
         ...
 
@@ -53,6 +46,7 @@ class LineContents:
     the columns."""
 
     whole = False
+    tailed = True
 
     def __init__(self, form: Mapping[str, Any]) -> None:
         self._keeps_empty = form["format"] in ("text", "regex")
@@ -112,6 +106,7 @@ class WholeContents:
     """The object is one message."""
 
     whole = True
+    tailed = False
 
     def __init__(self, form: Mapping[str, Any]) -> None:
         pass
@@ -181,15 +176,16 @@ def _without_empty(lines: Lines) -> Lines:
 _CONTENTS: dict[str, Callable[[Mapping[str, Any]], Contents]] = {
     **dict.fromkeys(("text", "json", "csv", "regex"), LineContents),
     "bytes": WholeContents,
+    PARQUET: ParquetContents,
+    AVRO: AvroContents,
 }
 
 
 def is_whole(form: Mapping[str, Any]) -> bool:
-    """Whether an object is read as a whole."""
+    """Whether an object is read, and bound, as a whole."""
     return contents_of(form).whole
 
 
-def expect_key(piece: SourcePiece) -> str:
-    if not isinstance(piece.partition, str):
-        raise Internal(f"there is no object {piece.partition!r}")
-    return piece.partition
+def is_tailed(form: Mapping[str, Any]) -> bool:
+    """Whether an object is read while it grows."""
+    return contents_of(form).tailed

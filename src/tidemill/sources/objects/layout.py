@@ -13,6 +13,7 @@ from typing import Any
 from tidemill.decode.formats import open_decoder
 from tidemill.errors import DuplicateObject, UndefinedObject, Unsupported
 from tidemill.sources.contract import KEY_SLOT_COLUMN, Gauge, OutputDefinition
+from tidemill.sources.objects.tables import is_table, typed_columns
 from tidemill.types.model import BYTEA, INT8, TEXT, TIMESTAMP, UINT8, Column, RelationDesc
 
 GAUGE = Gauge(
@@ -47,6 +48,8 @@ class ObjectLayout:
 
 
 def value_columns(form: Mapping[str, Any]) -> tuple[Column, ...]:
+    if is_table(form):
+        return typed_columns(form)
     return tuple(open_decoder(form).columns)
 
 

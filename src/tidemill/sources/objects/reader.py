@@ -9,8 +9,9 @@ from functools import lru_cache, partial
 
 from tidemill.sources.contract import SourceBatch, SourcePiece
 from tidemill.sources.objects.compression import compression_of
-from tidemill.sources.objects.contents import Contents, ObjectPiece, contents_of, expect_key
+from tidemill.sources.objects.contents import Contents, contents_of
 from tidemill.sources.objects.lines import Broken
+from tidemill.sources.objects.piece import ObjectPiece, expect_key
 from tidemill.sources.objects.rows import ObjectRows
 from tidemill.sources.objects.store import Store
 

@@ -15,9 +15,10 @@ from tidemill.decode.contract import legible
 from tidemill.decode.formats import open_decoder
 from tidemill.sources.contract import MAX_BATCH_ROWS, OFFSET_COLUMN, TOMBSTONE_COLUMN
 from tidemill.sources.kafka.messages import DECODE_ERROR, nulled, offset_column, with_messages
-from tidemill.sources.objects.contents import ObjectPiece
 from tidemill.sources.objects.layout import object_layout
 from tidemill.sources.objects.lines import Broken, Lines
+from tidemill.sources.objects.piece import ObjectPiece
+from tidemill.sources.objects.tables import Columns, is_table
 from tidemill.types.arrow import ERROR_COLUMN, hidden_fields, storage_schema
 from tidemill.types.kernels import pc
 
@@ -30,30 +31,28 @@ class ObjectRows:
 
     def __init__(self, spec: Mapping[str, Any], called: str) -> None:
         self._layout = object_layout(spec)
-        self._decoder = open_decoder(spec["value"])
+        self._decoder = None if is_table(spec["value"]) else open_decoder(spec["value"])
         self._called = called.capitalize()
         desc = self._layout.output.desc
         fields = [field.with_nullable(True) for field in storage_schema(desc)]
         self._own = pa.schema(fields)
         self._hidden = hidden_fields(desc)
 
-    def make(self, found: Lines | Broken, piece: ObjectPiece) -> Iterator[pa.RecordBatch]:
+    def make(self, found: Lines | Columns | Broken, piece: ObjectPiece) -> Iterator[pa.RecordBatch]:
         if isinstance(found, Broken):
             offsets = np.full(1, found.offset, np.int64)
             columns = [pa.nulls(1, field.type) for field in self._own][: self._layout.values]
             yield self._batch(columns, offsets, pa.array([found.why], pa.string()), piece)
+            return
+        if isinstance(found, Columns) or self._decoder is None:
+            assert isinstance(found, Columns)
+            yield self._batch(list(found.values), found.offsets, None, piece)
             return
         for at in range(0, len(found.offsets), MAX_BATCH_ROWS):
             lines = found.slice(at, min(MAX_BATCH_ROWS, len(found.offsets) - at))
             decoded = self._decoder.decode(lines.values)
             errors = with_messages(decoded.errors, lines.values)
             yield self._batch(list(decoded.columns), lines.offsets, errors, piece)
-
-    def none(self) -> pa.RecordBatch:
-        nothing = Lines(pa.array([], pa.binary()), np.zeros(0, np.int64))
-        piece = ObjectPiece("", 0, 0, 0, 0, "")
-        columns = list(self._decoder.decode(nothing.values).columns)
-        return self._batch(columns, nothing.offsets, None, piece)
 
     def _batch(
         self, values: list[pa.Array], offsets: np.ndarray, errors: pa.Array | None, piece: ObjectPiece

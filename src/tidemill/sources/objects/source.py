@@ -24,8 +24,9 @@ from tidemill.sources.contract import (
     UpstreamSource,
 )
 from tidemill.sources.objects.compression import AUTO, NONE, compression_of
-from tidemill.sources.objects.contents import ObjectPiece, is_whole
+from tidemill.sources.objects.contents import is_whole
 from tidemill.sources.objects.layout import GAUGE, object_layout
+from tidemill.sources.objects.piece import ObjectPiece
 from tidemill.sources.objects.reader import ObjectReader
 from tidemill.sources.objects.store import Listing, ObjectStat, Stamp, Store, changed
 from tidemill.sources.offsets import Offsets, PartitionKey

@@ -13,17 +13,17 @@ from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
 from tidemill.engine.ddl.upstreams.folder_check import look_into
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput
 from tidemill.engine.ddl.upstreams.objects import (
+    FirstObject,
     check_chosen,
     describe_object_output,
     expect_reference,
-    sampled,
 )
 from tidemill.errors import Unsupported
 from tidemill.files_root import below_root
 from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.definition import FILES
 from tidemill.sources.files.source import found_in
-from tidemill.sources.objects.contents import is_whole
+from tidemill.sources.objects.contents import is_tailed
 from tidemill.sources.objects.folder import FolderStore
 from tidemill.sources.objects.layout import GAUGE
 from tidemill.sources.objects.patterns import pattern
@@ -42,9 +42,9 @@ def describe_folder(statement: ast.CreateSource, files: Files, context: Describe
     if statement.messages.silent:
         tailed = True
     else:
-        sample = partial(_sample, folder, chosen)
-        spec, output = describe_object_output(folder.name, statement.messages, context, sample)
-        specs, outputs, tailed = [spec], [output], not is_whole(spec["value"])
+        first = _first(folder, chosen)
+        spec, output = describe_object_output(folder.name, statement.messages, context, first)
+        specs, outputs, tailed = [spec], [output], is_tailed(spec["value"])
     definition = {
         "kind": FILES,
         "path": files.path,
@@ -71,9 +71,9 @@ def describe_folder_table(
         )
     expect_reference(source, statement, path)
     folder = below_root(context.files_root, path)
-    sample = partial(_sample, folder, definition)
-    spec, output = describe_object_output(path, statement.messages, context, sample)
-    if is_whole(spec["value"]) and definition["tailed"]:
+    first = _first(folder, definition)
+    spec, output = describe_object_output(path, statement.messages, context, first)
+    if definition["tailed"] and not is_tailed(spec["value"]):
         raise Unsupported(
             f'source "{source.name}" reads files line by line, as they grow',
             hint="Create another source for files that are read as a whole.",
@@ -82,11 +82,15 @@ def describe_folder_table(
     return DescribedOutput(spec, output, ())
 
 
-def _sample(folder: Path, chosen: dict[str, Any]) -> tuple[str, bytes] | None:
-    glob = chosen["matching"]
+def _first(folder: Path, chosen: dict[str, Any]) -> FirstObject:
+    return FirstObject(
+        FolderStore(os.path.realpath(folder)),
+        chosen["compression"],
+        partial(_name, folder, chosen["matching"]),
+    )
+
+
+def _name(folder: Path, glob: str | None) -> str | None:
     wanted = None if glob is None else pattern(glob)
     names = (n for n, stat in found_in(folder) if stat.size and (wanted is None or wanted.fullmatch(n)))
-    name = next(names, None)
-    if name is None:
-        return None
-    return name, sampled(FolderStore(os.path.realpath(folder)), name, chosen["compression"])
+    return next(names, None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tidemill.catalog.items import Source
@@ -16,16 +18,37 @@ from tidemill.sources.objects.header import csv_names
 from tidemill.sources.objects.layout import object_layout
 from tidemill.sources.objects.patterns import pattern
 from tidemill.sources.objects.store import Store
+from tidemill.sources.objects.tables import table_columns
 from tidemill.sql import ast
 from tidemill.sql.parser.envelopes.none import NoEnvelope
 from tidemill.sql.parser.envelopes.upsert import Upsert
 
-# The beginning of the first object, decompressed, with its name; None if there is no object.
-Sample = Callable[[], tuple[str, bytes] | None]
+
+@dataclass(frozen=True, slots=True)
+class FirstObject:
+    """The first object of a source, from which formats take their columns. `find` gives its name, None if
+    there is none."""
+
+    store: Store
+    compression: str
+    find: Callable[[], str | None]
+
+    def sample(self) -> tuple[str, bytes] | None:
+        """Its name, and its beginning, decompressed."""
+        name = self.find()
+        return None if name is None else (name, sampled(self.store, name, self.compression))
+
+    def columns(self, form: str) -> list[list[str]] | None:
+        name = self.find()
+        if name is None:
+            return None
+        size = self.store.stat(name).size
+        return table_columns(form, name, size, partial(self.store.stream, name, ""))
+
 
 # What is read of the first object to know its columns.
 _SAMPLE_BYTES = 1 << 20
-_FORMATS = "Objects can be read with FORMAT TEXT, CSV, JSON, REGEX and BYTES."
+_FORMATS = "Objects can be read with FORMAT TEXT, CSV, JSON, REGEX, BYTES, PARQUET and AVRO."
 
 
 def check_chosen(matching: str | None, compression: str | None) -> dict[str, Any]:
@@ -43,7 +66,7 @@ def check_chosen(matching: str | None, compression: str | None) -> dict[str, Any
 
 
 def describe_object_output(
-    name: str, said: ast.Messages, context: DescribeContext, sample: Sample
+    name: str, said: ast.Messages, context: DescribeContext, first: FirstObject
 ) -> tuple[dict[str, Any], OutputDefinition]:
     """The output `name` of a definition. May read the first object."""
     if said.value is None:
@@ -51,7 +74,7 @@ def describe_object_output(
     _refuse(said)
     form = said.value
     try:
-        value = _format(form, name, context, sample)
+        value = _format(form, name, context, first)
     except TidemillError as e:
         e.position = e.position or form.offset + 1
         raise
@@ -115,23 +138,31 @@ def _envelope(envelope: ast.Envelope | None) -> dict[str, Any]:
             )
 
 
-def _format(form: ast.Format, name: str, context: DescribeContext, sample: Sample) -> dict[str, Any]:
+def _format(form: ast.Format, name: str, context: DescribeContext, first: FirstObject) -> dict[str, Any]:
     match form:
         case ast.Csv(columns=columns, delimiter=delimiter):
             header = not isinstance(columns, int)
             if header and not columns:
-                names = _names_of(sample, "," if delimiter is None else delimiter)
+                names = _names_of(first, "," if delimiter is None else delimiter)
                 form = ast.Csv(tuple(ast.Ident(n, form.offset) for n in names), delimiter, form.offset)
             found = resolve_format(form, Side.VALUE, name, context).format
             return {**found, "header": True} if header else found
         case ast.PlainFormat("JSON" | "TEXT" | "BYTES") | ast.Regex():
             return resolve_format(form, Side.VALUE, name, context).format
+        case ast.PlainFormat("PARQUET" | "AVRO"):
+            columns = first.columns(form.name.lower())
+            if columns is None:
+                raise UndefinedObject(
+                    "there is no object to take the columns from",
+                    hint="Make the source when there is an object.",
+                )
+            return {"format": form.name.lower(), "columns": columns}
         case _:
             raise Unsupported("objects cannot be read with this format", hint=_FORMATS)
 
 
-def _names_of(sample: Sample, delimiter: str) -> list[str]:
-    found = sample()
+def _names_of(first: FirstObject, delimiter: str) -> list[str]:
+    found = first.sample()
     if found is None:
         raise UndefinedObject(
             "there is no object to take the names of the columns from",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 
 from tidemill.catalog import connections
@@ -12,10 +11,10 @@ from tidemill.engine.ddl.upstreams.connection_check import asking
 from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput
 from tidemill.engine.ddl.upstreams.objects import (
+    FirstObject,
     check_chosen,
     describe_object_output,
     expect_reference,
-    sampled,
 )
 from tidemill.errors import InvalidValue, Unsupported
 from tidemill.sources.contract import OutputDefinition
@@ -47,8 +46,8 @@ def describe_s3(statement: ast.CreateSource, s3: S3, context: DescribeContext) -
     specs: list[dict[str, Any]] = []
     outputs: list[OutputDefinition] = []
     if not statement.messages.silent:
-        sample = partial(_sample, store, chosen)
-        spec, output = describe_object_output(s3.bucket, statement.messages, context, sample)
+        first = _first_object(store, chosen)
+        spec, output = describe_object_output(s3.bucket, statement.messages, context, first)
         specs, outputs = [spec], [output]
     definition = {
         "kind": KIND,
@@ -73,7 +72,7 @@ def describe_s3_table(
     connection = context.catalog.get(definition["connection"], Connection)
     store = BucketStore(bucket, frozen(context.reached(connection)))
     spec, output = describe_object_output(
-        bucket, statement.messages, context, partial(_sample, store, definition)
+        bucket, statement.messages, context, _first_object(store, definition)
     )
     return DescribedOutput(spec, output, ())
 
@@ -88,6 +87,8 @@ def _first(store: BucketStore, matching: str | None, seconds: float) -> str | No
             return name
 
 
-def _sample(store: BucketStore, chosen: dict[str, Any]) -> tuple[str, bytes] | None:
-    name = asking(lambda: _first(store, chosen["matching"], _LOOK_SECONDS), avoidable=False)
-    return None if name is None else (name, asking(lambda: sampled(store, name, chosen["compression"])))
+def _first_object(store: BucketStore, chosen: dict[str, Any]) -> FirstObject:
+    def find() -> str | None:
+        return asking(lambda: _first(store, chosen["matching"], _LOOK_SECONDS), avoidable=False)
+
+    return FirstObject(store, chosen["compression"], find)
