@@ -33,7 +33,7 @@ setup-dev: .venv/.stamp-dev ## also the tools of the tests and the linters
 demo: .venv/.stamp-run ## a server and a live auction house in the terminal; Ctrl-C or DEMO_SECONDS=20 ends it
 	@$(BIN)/tidemill demo
 
-test: lint ## lint and all tests but the long ones
+test: .venv/.stamp-dev ## lint and all tests but the long ones
 	tools/test.sh "$(FULL) and server and not ($(SHARING) or kafka)" "$(FULL) and kafka" "$(FULL) and ($(SHARING)) and not kafka" \
 	  --once "$(FAST)" -- $(PYTEST_ARGS)
 

@@ -19,6 +19,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
     for _ in range(1 if quick else 3):
         with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
             server = ServerProcess(Path(folder) / "data")
+            server.warm = True
             try:
                 began = time.perf_counter()
                 server.start()

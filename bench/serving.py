@@ -14,6 +14,7 @@ from support.server import ServerProcess
 def serving(*args: str, ready: bool = True) -> Generator[ServerProcess]:
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
         server = ServerProcess(Path(folder) / "data", args=args)
+        server.warm = True
         try:
             server.start(wait_ready=ready)
             yield server

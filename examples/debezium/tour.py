@@ -75,12 +75,18 @@ def heading(text: str) -> None:
 
 
 def two_tables(tour: Tour) -> None:
-    heading("Two tables of a PostgreSQL")
+    heading("Two tables of a PostgreSQL, and its transactions")
+    avro = "FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION tour_registry"
+    tour.run(
+        "CREATE SOURCE tour_transactions FROM KAFKA CONNECTION tour_kafka (TOPIC 'dev.transaction')\n"
+        f"  {avro}"
+    )
     for table in TABLES:
         tour.run(
             f"CREATE SOURCE tour_{table} FROM KAFKA CONNECTION tour_kafka (TOPIC 'dev.public.{table}')\n"
-            "  FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION tour_registry\n"
-            "  ENVELOPE DEBEZIUM"
+            f"  {avro}\n"
+            "  ENVELOPE DEBEZIUM (TRANSACTION METADATA\n"
+            f"    (SOURCE tour_transactions, COLLECTION 'public.{table}'))"
         )
     tour.wait_for(BALANCES.format("tour_accounts"), upstream_rows(tour))
 
@@ -103,11 +109,28 @@ def from_update_to_subscribe(tour: Tour) -> None:
 
 def a_transfer(tour: Tour) -> None:
     heading("A transfer between two accounts")
-    tour.upstream_run(
-        "UPDATE accounts SET balance = balance - 20 WHERE id = 2",
-        "UPDATE accounts SET balance = balance + 20 WHERE id = 3",
-        "INSERT INTO transfers (from_account, to_account, amount) VALUES (2, 3, 20)",
+    query = (
+        "SUBSCRIBE (SELECT t.count AS transfers, a.sum AS total\n"
+        "  FROM (SELECT count(*) FROM tour_transfers) AS t, (SELECT sum(balance) FROM tour_accounts) AS a)"
     )
+    with psycopg.connect(TIDEMILL) as subscriber, subscriber.cursor() as cursor:
+        cursor.execute(f"SET statement_timeout = '{WAIT_SECONDS:.0f}s'".encode())
+        print(f"\ntidemill=> {query};", flush=True)
+        totals: list[Any] = []
+        for row in cursor.stream(query.encode()):
+            print_row(row)
+            totals.append(row[-1])
+            if len(totals) == 1:
+                tour.upstream_run(
+                    "UPDATE accounts SET balance = balance - 20 WHERE id = 2",
+                    "UPDATE accounts SET balance = balance + 20 WHERE id = 3",
+                    "INSERT INTO transfers (from_account, to_account, amount) VALUES (2, 3, 20)",
+                )
+                print("\nAll of it is there at one time: the total stays.", flush=True)
+            elif len(totals) == 3:
+                break
+    if len(set(totals)) > 1:
+        raise SystemExit(f"a part of a transaction was seen: {totals}")
     tour.wait_for(BALANCES.format("tour_accounts"), upstream_rows(tour))
 
 
@@ -121,13 +144,13 @@ def state_by_key(tour: Tour) -> None:
         "SELECT s.name, coalesce(t.bytes_indexed, 0) AS bytes_of_state_by_key\n"
         "  FROM mz_internal.mz_source_statistics AS t JOIN mz_sources AS s ON s.id = t.id\n"
         "  WHERE s.name LIKE 'tour\\_%' ORDER BY s.name",
-        [("tour_accounts", 0), ("tour_transfers", 0)],
+        [("tour_accounts", 0), ("tour_transactions", 0), ("tour_transfers", 0)],
     )
 
 
 def drop(tour: Tour) -> None:
-    for table in TABLES:
-        tour.sql.execute(f"DROP SOURCE IF EXISTS tour_{table} CASCADE".encode())
+    for source in (*TABLES, "transactions"):
+        tour.sql.execute(f"DROP SOURCE IF EXISTS tour_{source} CASCADE".encode())
     for connection in ("tour_kafka", "tour_registry"):
         tour.sql.execute(f"DROP CONNECTION IF EXISTS {connection} CASCADE".encode())
 

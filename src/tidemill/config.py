@@ -66,22 +66,22 @@ class Config:
             "DIR",
             values.data_dir,
             "Data",
-            "Where everything durable lives: a folder, which is made if it is not there, or s3://bucket/prefix.",
+            "The folder for all durable data (created if missing), or s3://bucket/prefix.",
         ),
     )
     take_over: bool = field(
         default=False,
         metadata=_flag(
             "Data",
-            "Take the data directory over from the server that holds it. That server is fenced out: it can "
-            "commit nothing more and stops.",
+            "Take the data directory over from the server that holds it. That server can commit nothing "
+            "more, and stops.",
         ),
     )
     shared_data_dir: bool = field(
         default=False,
         metadata=_flag(
             "Data",
-            "Say that the data directory is a folder which all machines of Spark see at this path.",
+            "The data directory is a folder that all machines of Spark see at this path.",
         ),
     )
     scratch_dir: str = field(
@@ -100,8 +100,8 @@ class Config:
             "DIR",
             values.folder,
             "Data",
-            "A local folder, which must stay, for the texts of secrets. Default: the folder secrets in the "
-            "data directory; with s3:// there is none, and CREATE SECRET needs this setting.",
+            "A durable local folder for the texts of secrets. Default: the folder secrets in the data "
+            "directory. With s3:// there is no default, and CREATE SECRET needs this setting.",
         ),
     )
     audit_dir: str = field(
@@ -110,8 +110,8 @@ class Config:
             "DIR",
             values.folder,
             "Data",
-            "A local folder for the audit log. Default: the folder audit in the data directory; with s3:// "
-            "there is none, and events are in the log alone.",
+            "A local folder for the audit log. Default: the folder audit in the data directory. With "
+            "s3:// there is no default, and events are in the server's log only.",
         ),
     )
     audit_max_size: str = field(
@@ -120,8 +120,8 @@ class Config:
             "SIZE",
             values.size_or_none,
             "Data",
-            "What the files of the audit log may take, half for changes of the catalog and half for logins; "
-            "the oldest are deleted. 0: no files.",
+            "The most space that the files of the audit log take, half for changes of the catalog and "
+            "half for logins. The oldest are deleted. 0: no files.",
         ),
     )
     files_root: str = field(
@@ -130,8 +130,8 @@ class Config:
             "DIR",
             values.folder,
             "Data",
-            "A folder below which CREATE SINK ... INTO FILES may write and CREATE SOURCE ... FROM FILES may "
-            "read. Without it neither is possible.",
+            "The folder below which CREATE SINK ... INTO FILES may write and CREATE SOURCE ... FROM FILES "
+            "may read. Without it, both are refused.",
         ),
     )
     retain_history: int = field(
@@ -140,7 +140,7 @@ class Config:
             "DURATION",
             values.duration,
             "Data",
-            "How far back AS OF can read in relations that do not say RETAIN HISTORY FOR themselves.",
+            "How far back AS OF can read in relations without RETAIN HISTORY FOR.",
             show=values.show_duration,
         ),
     )
@@ -150,7 +150,7 @@ class Config:
             "DURATION",
             values.duration,
             "Data",
-            "The distance of the common boundaries of time.",
+            "The time between two ticks.",
             show=values.show_duration,
         ),
     )
@@ -176,8 +176,8 @@ class Config:
             "NAMES",
             values.names,
             "Network",
-            "Host names, separated by commas, under which clients may reach the HTTP port, beside localhost "
-            "and plain IP addresses.",
+            "The host names, separated by commas, that requests to the HTTP port may use, in addition to "
+            "localhost and IP addresses.",
             show=",".join,
         ),
     )
@@ -187,8 +187,8 @@ class Config:
             "METHOD",
             values.choice("trust", "password", "certificate"),
             "Network",
-            "How clients prove who they are: trust (they need not), password (SCRAM-SHA-256; HTTP Basic), or "
-            "certificate (one of --tls-client-ca whose CN is the role).",
+            "How clients authenticate: trust (not at all), password (SCRAM-SHA-256; HTTP Basic), or "
+            "certificate (issued by --tls-client-ca, with the role as its CN).",
         ),
     )
     system_password: str = field(
@@ -197,8 +197,8 @@ class Config:
             "SECRET",
             values.text,
             "Network",
-            "The password of the role mz_system, which is not stored. Without it mz_system cannot log in "
-            "with a password. Not a flag, for others can read a command line.",
+            "The password of the role mz_system, which is not stored. Without it, mz_system cannot log in "
+            "with a password. Not a flag, because other users can read command lines.",
             secret=True,
         ),
     )
@@ -208,8 +208,8 @@ class Config:
             "FILE",
             values.folder,
             "Network",
-            "The server's certificate, with its chain, in PEM. With it the SQL port takes TLS, and requires "
-            "it of other machines; the HTTP port becomes HTTPS.",
+            "The server's certificate and its chain, in PEM. With it, the SQL port accepts TLS, and "
+            "requires it from other machines; the HTTP port becomes HTTPS.",
         ),
     )
     tls_key: str = field(
@@ -218,7 +218,7 @@ class Config:
             "FILE",
             values.folder,
             "Network",
-            "The certificate's key in PEM, without a passphrase. Default: it is in the file of the "
+            "The certificate's key in PEM, without a passphrase. Default: the key in the file of the "
             "certificate.",
         ),
     )
@@ -228,16 +228,17 @@ class Config:
             "FILE",
             values.folder,
             "Network",
-            "Certificates of authorities in PEM: with it only clients that show a certificate of theirs get "
-            "in by TLS.",
+            "Certificates of authorities, in PEM. With it, TLS clients must present a certificate that "
+            "one of them issued.",
         ),
     )
     allow_insecure: bool = field(
         default=False,
         metadata=_flag(
             "Network",
-            "Listen on an address that other machines can reach although there is no authentication or no "
-            "TLS: whoever reaches the port may do everything, whoever is on the way may read everything.",
+            "Listen on an address that other machines can reach without authentication or without TLS. "
+            "Everyone who reaches the port can do everything, and everyone on the network path can read "
+            "everything.",
         ),
     )
 
@@ -260,6 +261,14 @@ class Config:
             "The Java heap of Spark's driver (with a local master: of Spark altogether).",
         ),
     )
+    spark_warm_up: bool = field(
+        default=True,
+        metadata=_flag(
+            "Spark",
+            "Run some queries and tick jobs when Spark has started, because the first ones are slow. "
+            "Without it, /readyz reports ready sooner; meant for servers that run for seconds.",
+        ),
+    )
     spark_conf: tuple[tuple[str, str], ...] = field(
         default=(),
         metadata=_about(
@@ -267,8 +276,8 @@ class Config:
             values.spark_conf,
             "Spark",
             "Settings of Spark itself, such as spark.executor.memory=4g: several flags, or separated by "
-            "commas; in the file also a table. They win over Tidemill's own; those on which the meaning of "
-            "answers depends are refused.",
+            "commas; in the file also a table. They override Tidemill's own, except those that answers "
+            "depend on, which are refused.",
             show=values.show_spark_conf,
             repeatable=True,
         ),
@@ -284,7 +293,10 @@ class Config:
     s3_access_key_id: str = field(
         default="",
         metadata=_about(
-            "KEY", values.text, "S3", "The access key's id. Default: what AWS's own variables and files say."
+            "KEY",
+            values.text,
+            "S3",
+            "The access key's id. Default: from AWS's environment variables and files.",
         ),
     )
     s3_secret_access_key: str = field(
@@ -293,12 +305,13 @@ class Config:
             "SECRET",
             values.text,
             "S3",
-            "The secret of the access key. Not a flag, for others can read a command line.",
+            "The secret of the access key. Not a flag, because other users can read command lines.",
             secret=True,
         ),
     )
     s3_allow_http: bool = field(
-        default=False, metadata=_flag("S3", "Let the S3 endpoint be plain http (a store on this machine).")
+        default=False,
+        metadata=_flag("S3", "Allow plain http for the S3 endpoint (for a store on this machine)."),
     )
 
     log_format: str = field(

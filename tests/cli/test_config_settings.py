@@ -38,6 +38,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "allow_insecure": ("true", True),
     "spark_master": ("local[3]", "local[3]"),
     "spark_driver_memory": ("512M", "512m"),
+    "spark_warm_up": ("false", False),
     "spark_conf": (
         "spark.jars=a.jar,b.jar, spark.executor.cores=2",
         (("spark.jars", "a.jar,b.jar"), ("spark.executor.cores", "2")),

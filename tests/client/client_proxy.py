@@ -49,6 +49,11 @@ class Proxy:
         self.cut_all()
         self._thread.join(30)
 
+    def cut_next(self, budgets: Iterable[int]) -> None:
+        """Every connection of now, and each of the next ones after so many bytes."""
+        self._budgets = iter(budgets)
+        self.cut_all()
+
     def cut_all(self) -> None:
         """Every connection of now."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""`tidemill dev kafka` as a process, for tests."""
+"""`tidemill dev` as a process, for tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ READY_SECONDS = 300.0
 GONE_SECONDS = 180.0
 
 
-class Command:
-    """The command, its output in a file, and the ports that it was told."""
+PORTS = {
+    "kafka": ("--port", "--registry-port", "--connect-port", "--postgres-port"),
+    "postgres": ("--port",),
+}
 
-    def __init__(self, folder: Path, *flags: str) -> None:
-        self.ports = pick_ports(4)
-        names = ("--port", "--registry-port", "--connect-port", "--postgres-port")
+
+class Command:
+    """The command (`kafka` or `postgres`), its output in a file, and the ports that it was told."""
+
+    def __init__(self, folder: Path, *flags: str, upstream: str = "kafka") -> None:
+        names = PORTS[upstream]
+        self.ports = pick_ports(len(names))
         arguments = [part for name, port in zip(names, self.ports, strict=True) for part in (name, str(port))]
         self._out = folder / "out"
         # But for where the downloads are.
@@ -29,7 +35,7 @@ class Command:
         environ = {k: v for k, v in os.environ.items() if k == kept or not k.startswith("TIDEMILL_")}
         with self._out.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tidemill.cli", "dev", "kafka", *arguments, *flags],
+                [sys.executable, "-m", "tidemill.cli", "dev", upstream, *arguments, *flags],
                 stdout=out,
                 stderr=out,
                 env={**environ, "TMPDIR": str(folder)},

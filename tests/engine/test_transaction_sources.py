@@ -209,7 +209,7 @@ def test_a_change_without_a_transaction_stops_its_table(bank: Bank) -> None:
     [
         ("plain", 'source "plain" is not of a transaction topic'),
         ("many", 'source "many" is not of a transaction topic'),
-        ("nothing", 'unknown catalog item "nothing"'),
+        ("nothing", 'relation "nothing" does not exist'),
         ("t", '"t" is not a source'),
     ],
     ids=["plain", "many", "nothing", "table"],
@@ -234,3 +234,12 @@ def test_the_statement_with_the_names_of_today(bank: Bank) -> None:
     run(bank.home, "ALTER SOURCE tx RENAME TO upstream_transactions")
     ((_, statement),) = run(bank.home, "SHOW CREATE SOURCE l")
     assert "upstream_transactions, COLLECTION 'public.left'))" in statement
+
+
+def test_a_topic_that_is_compacted_is_refused(bank: Bank, kafka: Kafka) -> None:
+    bank.create_topic()
+    bank.log.topics["public.left"] = kafka.create_topic(config={"cleanup.policy": "compact"})
+    with pytest.raises(psycopg.Error) as caught:
+        bank.create_table("left", "DEBEZIUM UPSERT")
+    assert caught.value.diag.message_primary == f'topic "{bank.log.topics["public.left"]}" is compacted'
+    assert "every change of a transaction" in (caught.value.diag.message_detail or "")

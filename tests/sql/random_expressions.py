@@ -23,7 +23,7 @@ from random_values import (
     spelled,
 )
 
-from tidemill.sql.bind import session
+from tidemill.sql.bind.forms import session
 from tidemill.sql.functions import lattice
 from tidemill.sql.functions.signature import Declared, Fn, Poly, every_function, every_operator
 from tidemill.types.model import (

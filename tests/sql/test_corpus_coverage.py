@@ -23,7 +23,8 @@ from test_bind_corpus import TABLES, differences, oracle
 
 from tidemill.errors import TidemillError, UndefinedObject
 from tidemill.sql.ast import Query
-from tidemill.sql.bind import Relation, bind_query, coerce, ir, session
+from tidemill.sql.bind import Relation, bind_query, coerce
+from tidemill.sql.bind.forms import session
 from tidemill.sql.functions import lattice
 from tidemill.sql.functions.signature import (
     Declared,
@@ -32,6 +33,7 @@ from tidemill.sql.functions.signature import (
     every_function,
     every_operator,
 )
+from tidemill.sql.lower import expressions as lowering
 from tidemill.sql.parse import parse
 from tidemill.types.model import Kind, SqlType
 from tidemill.types.names import physical_names
@@ -91,7 +93,7 @@ def used(oracle: Oracle) -> Iterator[Used]:
 
 
 def _record(patch: pytest.MonkeyPatch, found: Used) -> None:
-    build, cast_tree, convert = Fn.builder, ir.cast_tree, coerce.convert
+    build, cast_tree, convert = Fn.builder, lowering.cast_tree, coerce.convert
 
     def builder(self: Fn, types: Sequence[SqlType]) -> Any:
         found.rows.add(id(self))
@@ -106,7 +108,7 @@ def _record(patch: pytest.MonkeyPatch, found: Used) -> None:
         return convert(array, source, target, **more)
 
     patch.setattr(Fn, "builder", builder)
-    patch.setattr(ir, "cast_tree", cast)
+    patch.setattr(lowering, "cast_tree", cast)
     patch.setattr(coerce, "convert", converted)
 
 

@@ -20,9 +20,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from support import mariadb
 from support.kafka import REQUEST_SECONDS, Kafka
 from tidemill.dev import connect
 from tidemill.dev.connect import Connect
+from tidemill.dev.jars import DEBEZIUM_MARIADB, DEBEZIUM_POSTGRES
 from tidemill.dev.postgres import Postgres
 from tidemill.dev.registry import RegistryProcess
 
@@ -140,7 +142,8 @@ def debezium(
     tmp_path_factory: pytest.TempPathFactory, postgres_folder: Path, kafka: Kafka, registry: SchemaRegistry
 ) -> Iterator[Debezium]:
     postgres = Postgres(postgres_folder / "debezium")
-    worker = Connect(tmp_path_factory.mktemp("connect"), kafka.bootstrap)
+    connectors = [DEBEZIUM_POSTGRES, *([DEBEZIUM_MARIADB] if mariadb.installed() else [])]
+    worker = Connect(tmp_path_factory.mktemp("connect"), kafka.bootstrap, connectors=connectors)
     try:
         postgres.start()
         worker.start()

@@ -44,7 +44,8 @@ class ServerError(Exception):
 class ServerProcess:
     """One server on one data directory. It can be started again after it was killed, on ports of its own
     each time. With `spark` off, Spark waits for a JVM that never speaks: for lives in which nothing is asked
-    of it, which are then many times cheaper."""
+    of it, which are then many times cheaper. Spark is warmed up if that is waited for from the start, or with
+    `warm`: for a short life it would be most of the work."""
 
     def __init__(
         self, data_dir: str | Path, env: Mapping[str, str] | None = None, args: Sequence[str] = ()
@@ -53,6 +54,7 @@ class ServerProcess:
         self.env = dict(env or {})
         self.args = tuple(args)
         self.spark = True
+        self.warm = False
         self.sql_port = 0
         self.http_port = 0
         # How often it was started; each start has a log of its own.
@@ -93,7 +95,7 @@ class ServerProcess:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "tidemill.cli", "serve", "--data-dir", self.data_dir]
         command += ["--sql-addr", f"127.0.0.1:{self.sql_port}", "--http-addr", f"127.0.0.1:{self.http_port}"]
-        command += [*SMALL, *self.args]
+        command += [*SMALL, *([] if wait_ready or self.warm else ["--no-spark-warm-up"]), *self.args]
         environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")} | self.env
         if not self.spark:
             environ["JAVA_HOME"] = str(_silent_java(base.with_name(f"{base.name}.java")))

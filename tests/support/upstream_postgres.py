@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, LiteralString
@@ -58,7 +59,10 @@ class UpstreamDatabase:
 def upstream_server() -> Iterator[Postgres]:
     # Not a folder of pytest: run by root, PostgreSQL has a user of its own, who must be able to enter.
     folder = Path(tempfile.mkdtemp(prefix="tidemill-upstream-"))
-    process = Postgres(folder, settings={"max_replication_slots": "40", "max_wal_senders": "40"})
+    process = Postgres(
+        folder,
+        settings={"max_replication_slots": "40", "max_wal_senders": "40", "max_prepared_transactions": "10"},
+    )
     try:
         process.start()
         yield process
@@ -82,5 +86,18 @@ def upstream(upstream_server: Postgres) -> Iterator[UpstreamDatabase]:
         "SELECT slot_name::text FROM pg_replication_slots WHERE database = %s AND NOT temporary",
         [database.name],
     ):
-        admin.query("SELECT pg_drop_replication_slot(%s)", [slot])
+        _drop_slot(admin, slot)
     admin.run(f"DROP DATABASE {database.name} WITH (FORCE)")
+
+
+def _drop_slot(admin: UpstreamDatabase, slot: str) -> None:
+    """Its reader may end a moment later."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            admin.query("SELECT pg_drop_replication_slot(%s)", [slot])
+            return
+        except psycopg.errors.ObjectInUse:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)

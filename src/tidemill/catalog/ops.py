@@ -50,6 +50,7 @@ from tidemill.catalog.role_ops import (
 )
 from tidemill.catalog.sink_ops import CreateSinkOp
 from tidemill.catalog.source_ops import (
+    AddSubsource,
     CreateSourceOp,
     CreateSourceTable,
     GiveUpTransactionOp,
@@ -109,10 +110,11 @@ class CreateViewOp:
 @dataclass(frozen=True, slots=True)
 class DropOp:
     """Drops a database, role, schema, or an item of a schema. Items that belong to a source are dropped only
-    with it."""
+    with it, or as a subsource `of` it."""
 
     id: ItemId
     cascade: bool = False
+    of: ItemId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,7 @@ Op: TypeAlias = (
     | SetPrivileges
     | CreateSourceOp
     | CreateSourceTable
+    | AddSubsource
     | CreateSinkOp
     | DropOp
     | RenameOp
@@ -243,6 +246,8 @@ class _Draft:
                 comment_ops.forget(self.items)
             case CreateSourceOp():
                 source_ops.create_source(self, op)
+            case AddSubsource():
+                source_ops.add_subsource(self, op)
             case CreateSourceTable():
                 source_ops.create_source_table(self, op)
             case CreateSinkOp():
@@ -360,7 +365,7 @@ class _Draft:
 
     def drop(self, op: DropOp) -> None:
         item = self.changeable(op.id)
-        if isinstance(item, SCHEMA_ITEMS) and item.owner is not None:
+        if isinstance(item, SCHEMA_ITEMS) and item.owner not in (None, op.of):
             shown, owner = self.state.describe(item), self.state.describe(self.items[item.owner])
             raise DependentObjects(
                 f"cannot drop {shown} because {owner} requires it", hint=f"You can drop {owner} instead."

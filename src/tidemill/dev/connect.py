@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.dev.broker import LOG4J
-from tidemill.dev.jars import AVRO_CONVERTER, CONNECT, DEBEZIUM_POSTGRES, Progress, fetch
+from tidemill.dev.jars import AVRO_CONVERTER, CONNECT, DEBEZIUM_POSTGRES, Bundle, Progress, fetch
 from tidemill.dev.postgres import DATABASE, USER, Postgres
 from tidemill.dev.process import HOST, POLL_SECONDS, LocalProgram, java_command, must_be_free, pick_ports
 from tidemill.dev.registry import RegistryProcess
@@ -37,9 +37,17 @@ _AVRO_CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 class Connect(LocalProgram):
     """`folder` is kept between starts. The worker's state is in topics of the broker."""
 
-    def __init__(self, folder: Path, bootstrap: str, *, port: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap: str,
+        *,
+        port: int | None = None,
+        connectors: Sequence[Bundle] = (DEBEZIUM_POSTGRES,),
+    ) -> None:
         super().__init__("Kafka Connect", folder, "connect.log")
         self.bootstrap = bootstrap
+        self._connectors = connectors
         self.port = port if port is not None else pick_ports(1)[0]
 
     @property
@@ -52,8 +60,9 @@ class Connect(LocalProgram):
         must_be_free(self.port)
         jars = fetch(CONNECT, progress)
         plugins = self.folder / "plugins"
-        for name, bundle in (("debezium", DEBEZIUM_POSTGRES), ("avro", AVRO_CONVERTER)):
-            _link_jars(plugins / name, fetch(bundle, progress))
+        for connector in self._connectors:
+            _link_jars(plugins / connector.name, fetch(connector, progress))
+        _link_jars(plugins / "avro", fetch(AVRO_CONVERTER, progress))
         _announce_converter(plugins / "avro" / "announce.jar")
         (self.folder / "log4j2.properties").write_text(LOG4J)
         properties = self.folder / "connect.properties"

@@ -77,6 +77,9 @@ CONNECT = Bundle(
 DEBEZIUM_POSTGRES = Bundle(
     "debezium-postgres", ("io.debezium:debezium-connector-postgres:3.6.2.Final",), classifier="plugin"
 )
+DEBEZIUM_MARIADB = Bundle(
+    "debezium-mariadb", ("io.debezium:debezium-connector-mariadb:3.5.0.Final",), classifier="plugin"
+)
 # It is in the connector's folder, whose class loader would prefer these four to those of Connect.
 AVRO_CONVERTER = Bundle(
     "avro-converter",

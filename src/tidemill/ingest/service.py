@@ -36,6 +36,7 @@ from tidemill.persist.shard import Shard
 from tidemill.reclock.remap import Remap
 from tidemill.sources.contract import UpstreamSource as Upstream
 from tidemill.sources.definition import open_source
+from tidemill.sources.offsets import Offsets
 
 if TYPE_CHECKING:
     from tidemill.ingest.transactions.group import TableBindings, TransactionGroup
@@ -368,6 +369,18 @@ class Ingestion:
                 f'relation "{item.name}" does not exist', detail="It was dropped meanwhile.", sqlstate="42P01"
             )
         return source
+
+    def wait_bound(self, item: Source, frontier: Offsets, seconds: float) -> bool:
+        """Wait until everything below is bound. Returns whether it is. Blocks the calling thread."""
+
+        def bound() -> bool:
+            machine = self.machine(item)
+            if machine is None:
+                return False
+            machine.source.wanted(frontier)
+            return frontier <= machine.remap.frontier
+
+        return self.ticker.wait_for(bound, time.monotonic() + seconds)
 
     def now(self) -> int:
         return self._environment.oracle.now()

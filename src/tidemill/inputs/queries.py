@@ -27,7 +27,7 @@ from tidemill.query.read import Input
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
 from tidemill.query.write import Destination, write_rows
-from tidemill.sql.bind import BoundQuery, Linearity, linearity
+from tidemill.sql.bind import BoundQuery, linearity, why_not_linear
 from tidemill.subscribe.follower import CollectionFollower, Follower
 from tidemill.subscribe.linear import LinearFollower, told_names
 from tidemill.subscribe.snapshot import LIMITS
@@ -111,11 +111,10 @@ def follow_query(
         return answer_at(runtime, catalog, bound, at, system=system)
 
     followers = [] if inputs.system else _open(runtime.collections, inputs, from_)
-    linear = way_of(catalog, bound)
-    if linear.because is None and followers:
+    if followers and followed_whole(catalog, bound) is None:
         by_id = dict(zip((item.id for item in inputs.items), followers, strict=True))
         named = {placeholder: by_id[relation] for placeholder, relation in bound.inputs.items()}
-        return LinearFollower(runtime.evaluations, bound.columns, linear.branches, named, from_)
+        return LinearFollower(runtime.evaluations, bound.columns, linearity(bound).branches, named, from_)
     try:
         first = evaluate(from_ - 1) if before is None else before()
         holds = [follower.hold() for follower in followers]
@@ -129,19 +128,19 @@ def follow_query(
     return QueryFollower(followers, evaluate, from_, first, lambda: now() + 1, holds)
 
 
-def way_of(catalog: CatalogState, bound: BoundQuery) -> Linearity:
-    """Whether the query is followed on the changes of its inputs alone, and if not, for what reason."""
+def followed_whole(catalog: CatalogState, bound: BoundQuery) -> str | None:
+    """Why the query is not followed on the changes of its inputs alone; None if it is."""
     for relation_id in bound.inputs.values():
         if is_system(relation_id):
-            return Linearity(because="a system relation")
+            return "a system relation"
         if isinstance(catalog.relation(relation_id), SourceProgress):
-            return Linearity(because="a progress relation")
-    return linearity(bound)
+            return "a progress relation"
+    return why_not_linear(bound)
 
 
 def described(catalog: CatalogState, bound: BoundQuery) -> str:
-    """`way_of` in words, for EXPLAIN."""
-    because = way_of(catalog, bound).because
+    """`followed_whole` in words, for EXPLAIN."""
+    because = followed_whole(catalog, bound)
     return "on the changes of its inputs" if because is None else f"as a whole, because of {because}"
 
 

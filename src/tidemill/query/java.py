@@ -147,7 +147,7 @@ def _wrapper(home: Path, cache_dir: Path) -> Path:
     try:
         (folder / "bin").mkdir(parents=True, exist_ok=True, mode=0o700)
         for owned in (folder, folder / "bin"):
-            _must_be_ours(owned)
+            must_be_ours(owned)
         if not binary.exists() or binary.read_text() != script:
             fresh = binary.with_name(f".java-{os.getpid()}")
             fresh.write_text(script)
@@ -162,12 +162,12 @@ def _wrapper(home: Path, cache_dir: Path) -> Path:
     return folder
 
 
-def _must_be_ours(folder: Path) -> None:
+def must_be_ours(folder: Path) -> None:
     """Refuse a folder that another user could put a program into."""
     found = folder.stat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Unavailable(
-            "the cache folder of the Java wrapper can be written by other users",
+            "a cache folder of programs for Java can be written by other users",
             detail=str(folder),
             hint="remove it, or take the write permission of group and others away",
         )

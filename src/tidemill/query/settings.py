@@ -108,10 +108,16 @@ def refuse_fixed(extra: Mapping[str, str]) -> None:
 
 
 def spark_conf(
-    master: str, scratch: Path, socket_dir: Path, driver_mb: int | None, extra: Mapping[str, str]
+    master: str,
+    scratch: Path,
+    socket_dir: Path,
+    driver_mb: int | None,
+    extra: Mapping[str, str],
+    archive: str = "",
 ) -> dict[str, str]:
     """All settings of the session. `scratch` is a folder of ours for shuffle files and temporary ones,
-    `socket_dir` one with a short path."""
+    `socket_dir` one with a short path. `archive` is the option that names an archive of classes, if there is
+    one; `scratch/conf` is not on the class path then."""
     refuse_fixed(extra)
     where = place(master)
     conf = {
@@ -128,6 +134,7 @@ def spark_conf(
                 # always a task's: a task may fail alone (`out_of_memory`).
                 *([] if where is SettingPlace.ONE_JVM else ["-XX:+ExitOnOutOfMemoryError"]),
                 *LATE_COMPILATION,
+                *([archive, LOG4J_OPTION.format(folder=scratch)] if archive else []),
             )
         ),
         "spark.ui.enabled": "false",
@@ -234,6 +241,9 @@ appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 logger.task.name = org.apache.spark.executor.Executor
 logger.task.level = off
 """
+
+# Names the file of `LOG4J` where its folder is not on the class path.
+LOG4J_OPTION = '"-Dlog4j2.configurationFile={folder}/conf/log4j2.properties"'
 
 LOG4J = """\
 rootLogger.level = warn

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from tidemill.errors import Internal, TidemillError, Unavailable
+from tidemill.query import class_archive
 from tidemill.query.executors import Executors
 from tidemill.query.java import Java, find_java
 from tidemill.query.metrics import QueryMetrics
@@ -419,7 +420,9 @@ class SparkHost:
             os.environ.pop(name, None)
         os.environ["JAVA_HOME"] = str(java.home)
         os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)
-        os.environ["SPARK_CONF_DIR"] = str(folder / "conf")
+        # Executors are started by what they find in the folder of settings, which is empty with an archive.
+        archive = class_archive.find(java) if self.place is SettingPlace.ONE_JVM else None
+        os.environ["SPARK_CONF_DIR"] = str(archive.conf if archive else folder / "conf")
         # Workers must be the interpreter that has our packages; on other machines it may lie elsewhere.
         os.environ["PYSPARK_PYTHON"] = self._conf.get("spark.pyspark.python", sys.executable)
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -432,7 +435,14 @@ class SparkHost:
             os.environ["SPARK_LOCAL_DIRS"] = str(folder / "local")
 
         conf = SparkConf(loadDefaults=False)
-        self._settings = spark_conf(self.master, folder, socket_dir, self._driver_mb, self._conf)
+        self._settings = spark_conf(
+            self.master,
+            folder,
+            socket_dir,
+            self._driver_mb,
+            self._conf,
+            archive.option if archive else "",
+        )
         for key, value in self._settings.items():
             conf.set(key, value)
         output = open(folder / "jvm.log", "wb")  # noqa: SIM115 - the JVM writes to it as long as it lives

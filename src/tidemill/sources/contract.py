@@ -278,6 +278,10 @@ class UpstreamSource(ABC):
         """Everything below is in all shards, and is never read again, except by tables that are added later:
         an upstream that waits for this may forget it."""
 
+    def wanted(self, frontier: Offsets) -> None:  # noqa: B027 - most sources report every position at once
+        """A statement waits until everything below is bound: report it as soon as it is reached, even if
+        nothing has happened. Any thread."""
+
     def dropped(self) -> None:
         """Called instead of `close` when the source was dropped: nothing of it must stay upstream."""
         self.close()

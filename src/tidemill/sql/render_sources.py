@@ -23,6 +23,8 @@ def create_source_sql(s: ast.CreateSource) -> str:
 def create_table_from_source_sql(s: ast.CreateTableFromSource) -> str:
     head = f"CREATE TABLE {'IF NOT EXISTS ' if s.if_not_exists else ''}{s.name}{_idents(s.columns)}"
     clauses = [f"{head} FROM SOURCE {s.source} (REFERENCE {s.reference})", *messages_sql(s.messages)]
+    choice = s.choice.to_sql()
+    clauses.append(f"WITH ({choice})" if choice else "")
     return " ".join(clause for clause in clauses if clause)
 
 
@@ -33,6 +35,8 @@ def _idents(columns: tuple[ast.Ident, ...]) -> str:
 def _for_tables(tables: ast.ForTables | None) -> str:
     if tables is None:
         return ""
+    if tables.schemas is not None:
+        return f"FOR SCHEMAS ({', '.join(map(str, tables.schemas))})"
     if tables.tables is None:
         return "FOR ALL TABLES"
     return f"FOR TABLES ({', '.join(map(_output, tables.tables))})"

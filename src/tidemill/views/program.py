@@ -19,7 +19,7 @@ from tidemill.errors import Internal, LimitExceeded
 from tidemill.inputs.collections import Collection, Collections
 from tidemill.inputs.names import CatalogResolver
 from tidemill.inputs.opened import QueryInputs
-from tidemill.inputs.queries import QueryRuntime, answer_at, follow_query, is_large, way_of, write_at
+from tidemill.inputs.queries import QueryRuntime, answer_at, follow_query, followed_whole, is_large, write_at
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
 from tidemill.query.write import Destination
@@ -141,7 +141,7 @@ class ViewProgram:
 
     def first(self, at: int, shard: Shard, job: str) -> pa.Table | Sequence[Part]:
         runtime, catalog, bound = self._runtime, self._catalog, self._bound
-        linear = way_of(catalog, bound).because is None and bool(bound.inputs) and bool(bound.columns)
+        linear = followed_whole(catalog, bound) is None and bool(bound.inputs) and bool(bound.columns)
         if not linear or not is_large(runtime, catalog, bound, at):
             try:
                 return self.answer(at)

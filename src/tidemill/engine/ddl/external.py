@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from tidemill.catalog.items import Source
 from tidemill.catalog.secrets import SecretStore
+from tidemill.sources.offsets import Offsets
 
 
 @dataclass(frozen=True, slots=True)
 class External:
     """`files_root` is the folder under which files are read and written; `now` returns the clock's time.
-    `waiting`: the id of the transaction that the tables of a transaction topic wait for."""
+    `waiting`: the id of the transaction that the tables of a transaction topic wait for. `wait_bound` waits
+    for seconds until everything before a position of a source has a time, and returns whether it has."""
 
     secrets: SecretStore
     files_root: str
     now: Callable[[], int]
     waiting: Callable[[Source], str | None]
+    wait_bound: Callable[[Source, Offsets, float], bool]

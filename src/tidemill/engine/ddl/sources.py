@@ -22,7 +22,15 @@ from tidemill.engine.ddl.catalog_changes import (
     renamed,
 )
 from tidemill.engine.ddl.external import External
-from tidemill.engine.ddl.upstreams import TABLES, DescribeContext, Described, describe
+from tidemill.engine.ddl.upstreams import (
+    TABLES,
+    DescribeContext,
+    Described,
+    DescribedOutput,
+    DescribedTable,
+    describe,
+)
+from tidemill.engine.ddl.upstreams.described import refuse_choice
 from tidemill.engine.ddl.upstreams.envelopes import ORDER_BY_PARAMETER
 from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.durations import history_ms, interval_ms
@@ -40,10 +48,15 @@ from tidemill.reclock.boundaries import DEFAULT_INTERVAL_MS
 from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.definition import open_source
 from tidemill.sources.kafka.dead_letters import DESC
+from tidemill.sources.offsets import Offsets
 from tidemill.sql import ast
 from tidemill.sql.parser.envelopes.materialize import Materialize
 from tidemill.sql.render import to_sql
 from tidemill.types.model import RelationDesc
+
+# How long the statement for another output waits until the source has read up to now. A source that keeps up
+# needs a tick or two.
+BOUND_SECONDS = 60.0
 
 # -- CREATE SOURCE ---------------------------------------------------------------------------------
 
@@ -56,14 +69,14 @@ def plan_create_source(
         return ddl.skip("CREATE SOURCE", f'relation "{name}" already exists, skipping', "42P07")
     if existing is not None:
         raise DuplicateObject(f'relation "{name}" already exists', sqlstate="42P07")
-    progress = None if statement.progress is None else _beside(view, schema, statement.progress)
+    progress = None if statement.progress is None else beside(view, schema, statement.progress)
     history = history_ms(statement.retain_history)
     interval = DEFAULT_INTERVAL_MS if statement.interval is None else interval_ms(statement.interval)
 
     _check_timeline(statement)
 
     def work_out() -> tuple[source_ops.CreateSourceOp, Sequence[Notice]]:
-        described = describe(statement, _context(view, external))
+        described = describe(statement, context(view, external))
         own = described.own
         op = source_ops.CreateSourceOp(
             schema.id,
@@ -123,20 +136,20 @@ def _check_timeline(statement: ast.CreateSource) -> None:
         )
 
 
-def _context(view: CatalogView, external: External) -> DescribeContext:
+def context(view: CatalogView, external: External) -> DescribeContext:
     order_by = view.parameters.get(ORDER_BY_PARAMETER) == "on"
     return DescribeContext(
         view.state,
         external.secrets,
         partial(find_connection, view),
-        partial(_find_source, view),
+        partial(find_source, view),
         external.now(),
         order_by,
         external.files_root,
     )
 
 
-def _find_source(view: CatalogView, name: ast.Name) -> Source:
+def find_source(view: CatalogView, name: ast.Name) -> Source:
     source = view.resolver().item(name)
     if not isinstance(source, Source):
         raise WrongObjectType(f'"{source.name}" is not a source', position=name.offset + 1)
@@ -162,8 +175,16 @@ def _subsources(
     described: Described,
     schema: Schema,
 ) -> tuple[source_ops.NewSubsource, ...]:
+    if described.tables is not None:
+        return tuple(subsource(view, schema, table) for table in described.tables)
     if statement.tables is None:
         return ()
+    if statement.tables.schemas is not None:
+        raise Unsupported(
+            f"FOR SCHEMAS is not possible: the {described.label} has no schemas",
+            hint="Use FOR ALL TABLES or FOR TABLES (...).",
+            position=statement.tables.schemas[0].offset + 1,
+        )
     if described.own is not None:
         raise SyntaxError_(
             f"FOR TABLES is not possible: the {described.label} gives one relation, which is the source",
@@ -175,7 +196,7 @@ def _subsources(
         chosen = [
             (
                 _output(described.outputs, asked.output, f"the {described.label}"),
-                asked.output.item if asked.alias is None else _beside(view, schema, asked.alias),
+                asked.output.item if asked.alias is None else beside(view, schema, asked.alias),
             )
             for asked in statement.tables.tables
         ]
@@ -184,6 +205,17 @@ def _subsources(
     if twice is not None:
         raise DuplicateObject(f'"{twice}" is named more than once in FOR TABLES', sqlstate="42712")
     return tuple(source_ops.NewSubsource(n, o.name, o.desc, o.envelope) for o, n in chosen)
+
+
+def subsource(view: CatalogView, schema: Schema, table: DescribedTable) -> source_ops.NewSubsource:
+    return source_ops.NewSubsource(
+        beside(view, schema, table.name),
+        table.output.name,
+        RelationDesc(tuple(renamed(table.output.desc.columns, ())), table.output.desc.hidden),
+        table.output.envelope,
+        table.spec,
+        to_sql(table.statement),
+    )
 
 
 def _dead_letters(
@@ -195,7 +227,7 @@ def _dead_letters(
     output, said = described.dead_letters, statement.messages.on_error
     if output is None or said is None:
         return None
-    name = None if said.into is None else _beside(view, schema, said.into)
+    name = None if said.into is None else beside(view, schema, said.into)
     return source_ops.NewDeadLetters(output.name, output.desc, name)
 
 
@@ -211,7 +243,7 @@ def _output(outputs: Sequence[OutputDefinition], name: ast.Name, label: str) -> 
     )
 
 
-def _beside(view: CatalogView, schema: Schema, name: ast.Name) -> str:
+def beside(view: CatalogView, schema: Schema, name: ast.Name) -> str:
     """The name of an item that belongs to a source, in the schema of the source."""
     if len(name.parts) > 1 and view.state.resolve_schema(name.parts[:-1], view.database).id != schema.id:
         raise Unsupported(
@@ -232,7 +264,7 @@ def plan_create_table_from_source(
     schema, name, existing = existing_at(view, statement.name)
     if existing is not None and statement.if_not_exists:
         return ddl.skip("CREATE TABLE", f'relation "{name}" already exists, skipping', "42P07")
-    source = _find_source(view, statement.source)
+    source = find_source(view, statement.source)
     if source.desc is not None:
         raise WrongObjectType(
             f'source "{source.name}" gives one relation, which is the source itself',
@@ -248,6 +280,7 @@ def plan_create_table_from_source(
             hint="Leave them out.",
             position=statement.source.offset + 1,
         )
+    refuse_choice(statement.choice, f"a {source.type} source")
     opened = open_source(json.loads(source.definition), external.files_root)
     try:
         output = _output(opened.outputs, statement.reference, f'source "{source.name}"')
@@ -267,12 +300,15 @@ def _plan_described_table(
     source: Source,
     statement: ast.CreateTableFromSource,
 ) -> Plan:
+    def work_out() -> DescribedOutput:
+        described = TABLES[source.type](source, statement, context(view, external))
+        wait_bound(external, source, described.at)
+        return described
+
     async def act() -> Outcome:
-        described = await ddl.execution.interrupt.guard(
-            ddl.execution.blocking(TABLES[source.type], source, statement, _context(view, external))
-        )
+        described = await ddl.execution.interrupt.guard(ddl.execution.blocking(work_out))
         columns, letters, said = described.output.desc, described.dead_letters, statement.messages.on_error
-        into = None if said is None or said.into is None else _beside(view, schema, said.into)
+        into = None if said is None or said.into is None else beside(view, schema, said.into)
         op = source_ops.CreateSourceTable(
             schema.id,
             name,
@@ -289,6 +325,20 @@ def _plan_described_table(
         return Complete("CREATE TABLE")
 
     return Action(act)
+
+
+def wait_bound(external: External, source: Source, at: Offsets | None) -> None:
+    """A new output begins with everything that is bound. Where the upstream was described at a position, that
+    must be no less. Blocks."""
+    if at is None or external.wait_bound(source, at, BOUND_SECONDS):
+        return
+    raise TidemillError(
+        f'source "{source.name}" does not keep up with its upstream',
+        detail=f"The table is described as of {at}, and the source did not get there in {BOUND_SECONDS:.0f} "
+        "seconds.",
+        hint="mz_internal.mz_source_statuses tells what it waits for.",
+        sqlstate="57P03",
+    )
 
 
 # -- ALTER SOURCE ----------------------------------------------------------------------------------

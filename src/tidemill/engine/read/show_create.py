@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -145,12 +145,18 @@ def create_table_from_source_sql(catalog: CatalogState, name: ast.Name, table: S
     if table.sql is None or table.definition is None:
         columns = tuple(ast.Ident(n) for n in table.desc.names)
         return to_sql(ast.CreateTableFromSource(name, source, ast.Name((table.output,)), columns))
-    (parsed,) = parse(table.sql)
-    statement = parsed.statement
-    if not isinstance(statement, ast.CreateTableFromSource):
-        raise Internal(f"the text of table {table.name} is no CREATE TABLE ... FROM SOURCE")
-    messages = _messages_today(catalog, table, statement.messages, json.loads(table.definition))
+    statement = _table_statement(table, table.sql)
+    messages = statement.messages
+    if not messages.silent:
+        messages = _messages_today(catalog, table, messages, json.loads(table.definition))
     return to_sql(replace(statement, name=name, source=source, messages=messages))
+
+
+def _table_statement(table: SourceTable, sql: str) -> ast.CreateTableFromSource:
+    (parsed,) = parse(sql)
+    if not isinstance(parsed.statement, ast.CreateTableFromSource):
+        raise Internal(f"the text of table {table.name} is no CREATE TABLE ... FROM SOURCE")
+    return parsed.statement
 
 
 def _messages_today(
@@ -191,11 +197,9 @@ def create_source_sql(catalog: CatalogState, name: ast.Name, source: Source) -> 
     if not isinstance(statement, ast.CreateSource):
         raise Internal(f"the text of source {source.name} is no CREATE SOURCE")
     statement = _source_today(catalog, statement, source)
-    subsources = tuple(
-        ast.SourceOutput(ast.Name((t.output,)), ast.Name((t.name,)))
-        for t in catalog.source_tables(source.id)
-        if t.subsource and t.dead_letters_of is None
-    )
+    tables = [t for t in catalog.source_tables(source.id) if t.subsource and t.dead_letters_of is None]
+    subsources = tuple(ast.SourceOutput(_reference(t), ast.Name((t.name,))) for t in tables)
+    statement = replace(statement, upstream=statement.upstream.choosing(_choice(tables)))
     retain, interval = source.retain_history_ms, source.interval_ms
     return to_sql(
         replace(
@@ -207,6 +211,24 @@ def create_source_sql(catalog: CatalogState, name: ast.Name, source: Source) -> 
             interval=None if interval == DEFAULT_INTERVAL_MS else f"{interval}ms",
         )
     )
+
+
+def _reference(table: SourceTable) -> ast.Name:
+    """What the upstream calls the table."""
+    return ast.Name((table.output,)) if table.sql is None else _table_statement(table, table.sql).reference
+
+
+def _choice(tables: Sequence[SourceTable]) -> ast.ColumnChoice:
+    """The choices of all subsources, whichever statement made them."""
+    text: list[ast.Name] = []
+    exclude: list[ast.Name] = []
+    for table in tables:
+        if table.sql is not None:
+            made = _table_statement(table, table.sql)
+            of = made.reference.parts
+            text += [ast.Name((*of, *name.parts)) for name in made.choice.text]
+            exclude += [ast.Name((*of, *name.parts)) for name in made.choice.exclude]
+    return ast.ColumnChoice(tuple(text), tuple(exclude))
 
 
 def _source_today(catalog: CatalogState, statement: ast.CreateSource, source: Source) -> ast.CreateSource:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.ddl import comments, secrets
+from tidemill.engine.ddl import comments, secrets, subsources
 from tidemill.engine.ddl import connections as connections_ddl
 from tidemill.engine.ddl import materialized_views as materialized_ddl
 from tidemill.engine.ddl import objects as ddl
@@ -144,6 +144,10 @@ def plan(
             return sources_ddl.plan_create_table_from_source(view, s.ddl, external, statement)
         case ast.AlterSource():
             return sources_ddl.plan_alter_source(view, s.ddl, external, statement)
+        case ast.AddSubsources():
+            return subsources.plan_add_subsources(view, s.ddl, external, statement)
+        case ast.DropSubsources():
+            return subsources.plan_drop_subsources(view, s.ddl, statement)
         case ast.CreateSink():
             return sinks_ddl.plan_create_sink(view, s.ddl, reader.runtime.collections, external, statement)
         case ast.CreateSecret():

@@ -8,7 +8,7 @@ first row is requested (`subscribe.snapshot` reads it). The snapshot of a linear
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -20,7 +20,8 @@ from tidemill.engine.read.thread_batches import ThreadBatches
 from tidemill.inputs.opened import open_inputs
 from tidemill.query.job import Job
 from tidemill.query.read import Input
-from tidemill.sql.bind import BoundQuery, Branch
+from tidemill.sql.bind import BoundQuery
+from tidemill.sql.plan.linear import linear_parts
 from tidemill.subscribe.query_rows import Asked, QueryRows
 from tidemill.subscribe.snapshot import LIMITS, SnapshotRows
 from tidemill.subscribe.spec import Spec
@@ -70,7 +71,6 @@ async def query_rows(
     reader: Reader,
     catalog: CatalogState,
     bound: BoundQuery,
-    branches: Sequence[Branch],
     as_of: int,
     spec: Spec,
 ) -> ThreadBatches:
@@ -80,7 +80,7 @@ async def query_rows(
 
     def begin() -> QueryRows:
         opened = open_inputs(runtime.collections, catalog, bound, as_of)
-        inputs = [opened.inputs[branch.placeholder] for branch in branches]
+        inputs = [opened.inputs[part.placeholder] for part in linear_parts(bound.plan)]
         rows = sum(i.snapshot.rows for i in inputs if isinstance(i, Input))
         asked = Asked(bound.sql(), opened.inputs, rows, opened.close)
         return QueryRows(runtime.spark, asked, spec, as_of, job)

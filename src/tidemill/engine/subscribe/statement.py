@@ -31,7 +31,7 @@ from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsu
 from tidemill.inputs.collections import RelationDropped, relation_dropped
 from tidemill.inputs.followers import stamped
 from tidemill.inputs.opened import QueryInputs, SystemRows
-from tidemill.inputs.queries import answer_at, follow_query, way_of
+from tidemill.inputs.queries import answer_at, follow_query, followed_whole
 from tidemill.inputs.timelines import check_ours, not_readable
 from tidemill.inputs.view_failures import explain_failure
 from tidemill.persist.snapshot import InvalidAsOf
@@ -122,8 +122,8 @@ class SubscribePlan:
             # The system relations depend on the session, so this is not shared.
             whose = reader.values.process_id if self.inputs.system else None
             followed = FollowedKey(("query", bound.sql(), whose), shards, self.inputs.ids)
-            linear = way_of(catalog, bound)
-            apart = linear.because is None and bool(self.inputs.items) and bool(bound.columns)
+            linear = followed_whole(catalog, bound) is None
+            apart = linear and bool(self.inputs.items) and bool(bound.columns)
             first: AsyncIterator[pa.RecordBatch] | None = None
             if self.statement.snapshot and not apart:
                 before = await execution.blocking(answer, bounds.as_of)
@@ -134,9 +134,7 @@ class SubscribePlan:
                 if self.statement.snapshot:
                     # A follower of changes never reads the whole result, so the snapshot is read separately.
                     try:
-                        first = await query_rows(
-                            reader, catalog, bound, linear.branches, bounds.as_of, self.spec
-                        )
+                        first = await query_rows(reader, catalog, bound, bounds.as_of, self.spec)
                     except BaseException:
                         execution.release(own.close)
                         raise

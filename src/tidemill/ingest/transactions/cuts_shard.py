@@ -19,7 +19,7 @@ from tidemill.ingest.fact_shard import FactUpdate, fact_history, fact_updates, f
 from tidemill.persist.environment import Environment
 from tidemill.persist.settle import append_settled, upper_of
 from tidemill.persist.shard import Shard
-from tidemill.reclock.transactions.log import Finished
+from tidemill.reclock.transactions.announced import Finished
 from tidemill.sources.offsets import Offsets, PartitionKey
 
 FP_BEFORE_CUT = failpoints.register("tick.before_cut", "a cut is known, the decision is not written")

@@ -25,8 +25,14 @@ from tidemill.ingest.transactions.cuts_shard import CutFacts, CutsShard, Decided
 from tidemill.ingest.transactions.table_topic import TableTopic
 from tidemill.persist.environment import Environment
 from tidemill.reclock.boundaries import boundary
-from tidemill.reclock.transactions.cuts import TransactionCut, TransactionCuts, WaitingTransaction
-from tidemill.reclock.transactions.log import MAX_OPEN, Announcements, TransactionLog
+from tidemill.reclock.transactions.announced import Announcements
+from tidemill.reclock.transactions.cuts import (
+    VISIBLE_MS,
+    TransactionCut,
+    TransactionCuts,
+    WaitingTransaction,
+)
+from tidemill.reclock.transactions.log import MAX_OPEN, TransactionLog
 from tidemill.sources.kafka.source import KafkaSource
 from tidemill.sources.kafka.transactions import AnnouncementScanner
 from tidemill.sources.offsets import Offsets, PartitionKey
@@ -40,9 +46,6 @@ SCAN_RECORDS = 500_000
 MAX_AHEAD = 2
 STUCK_SECONDS = 30.0
 MAX_BEHIND = 100_000
-# How long a table's topic is looked at before others wait for its changes: what was announced before that has
-# come.
-JOIN_MS = 1000
 # A transaction that waits longer is shown.
 SHOWN_SECONDS = 10.0
 # Topics whose ends are asked for at once.
@@ -92,6 +95,21 @@ class _Opened:
     # There is nothing new before this time.
     look_again: int = 0
     waiting: tuple[WaitingTransaction, float] | None = None
+    # When (monotonic) which timestamps of END had been read: the last before the topics were looked at for
+    # long, and those after it.
+    told: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
+
+    def told_to(self) -> int:
+        """The changes of everything that was announced before this timestamp are visible."""
+        late = time.monotonic() - VISIBLE_MS / 1000
+        while len(self.told) > 1 and self.told[1][0] <= late:
+            self.told.popleft()
+        return self.told[0][1] + 1 if self.told and self.told[0][0] <= late else 0
+
+    def note_told(self) -> None:
+        end = self.cuts.log.latest_end
+        if not self.told or end > self.told[-1][1]:
+            self.told.append((time.monotonic(), end))
 
     def close(self) -> None:
         self.topic.close()
@@ -348,8 +366,8 @@ class TransactionGroup:
         for table in opened.tables.values():
             if table.topic.error is None and table.topic.frontier is not None:
                 table.begun = now if table.begun is None else table.begun
-                if table.topic.to_end and now - table.begun >= JOIN_MS:
-                    table.topic.changes.joined = True
+                if table.topic.to_end and now - table.begun >= VISIBLE_MS:
+                    table.topic.changes.join()
 
     def _note_waiting(self, opened: _Opened) -> None:
         waiting, known = opened.cuts.waiting, opened.waiting
@@ -363,15 +381,17 @@ class TransactionGroup:
     # -- reading
 
     def _read(self, opened: _Opened, now: int) -> bool:
-        """Whether everything that there is was seen. First the announcements: what the tables have is then
-        at least as new."""
-        ended = self._read_announcements(opened, now)
+        """Whether everything that there is was seen. First it is looked where the tables end: of what is seen
+        of them, the announcements are known then, also those of a connector that has begun to repeat."""
         tables = [*opened.tables.values()]
+        told_to = opened.told_to()
         for _ in self._looks.map(lambda table: table.topic.look(now), tables):
             pass
+        ended = self._read_announcements(opened, now)
+        opened.note_told()
         for table in tables:
             self._store_learned(table.item.id, table.topic.source)
-            table.topic.scan(max(SCAN_RECORDS // len(tables), 1), opened.cuts.log.origins)
+            table.topic.scan(max(SCAN_RECORDS // len(tables), 1), opened.cuts.log.origins, told_to)
         done = (t.topic.to_end or t.topic.full or t.topic.error is not None for t in tables)
         return all(done) and ended
 

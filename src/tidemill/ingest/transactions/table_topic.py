@@ -14,8 +14,11 @@ from tidemill.sources.kafka.source import KafkaSource
 from tidemill.sources.kafka.transactions import ChangeScanner
 from tidemill.sources.offsets import Offsets
 
-# Entries of changes that wait for their transactions. More are read when these are behind a cut.
+# Entries of changes that wait for their transactions; each partition has its share. More are read when these
+# are behind a cut.
 MAX_WAITING = 2_000_000
+# Records of a partition that are read before it is asked which one is furthest behind.
+STEP = 50_000
 
 
 class TableTopic:
@@ -71,7 +74,12 @@ class TableTopic:
 
     @property
     def full(self) -> bool:
-        return sum(len(partition.runs) for partition in self.changes.partitions.values()) >= MAX_WAITING
+        """Whether nothing more is read before something is behind a cut."""
+        return all(self._full(number) for number in self._left())
+
+    def _full(self, number: int) -> bool:
+        partitions = self.changes.partitions
+        return len(partitions[number].runs) >= MAX_WAITING // len(partitions)
 
     def _left(self) -> dict[int, int]:
         """By partition the offset up to which it was not seen."""
@@ -79,20 +87,28 @@ class TableTopic:
         found = {number: self.frontier[number] for number in self.changes.partitions}
         return {n: end for n, end in found.items() if self.changes.partitions[n].scanned < end}
 
-    def scan(self, records: int, origins: Origins) -> None:
-        """See about so many more records."""
-        if self.frontier is None or self.error is not None or self.full:
+    def scan(self, records: int, origins: Origins, told_to: int) -> None:
+        """See about so many more records, first of the partition that is furthest behind: a transaction may
+        have changes in all of them. `told_to`: the changes of what was announced before this timestamp were
+        visible at the last look."""
+        if self.frontier is None or self.error is not None:
             return
         try:
-            for number, end in self._left().items():
+            left = {number: end for number, end in self._left().items() if not self._full(number)}
+            while left and records > 0:
+                number = min(left, key=lambda n: self.changes.partitions[n].seen_to)
                 partition = self.changes.partitions[number]
                 first = partition.scanned
-                upper = min(end, first + records)
+                upper = min(left[number], first + min(records, STEP))
                 for seen in self._scanner.scan(number, first, upper):
                     partition.extend(runs_of(changes_of(seen, origins)), int(seen.offsets[-1]) + 1)
                 partition.extend(no_runs(), upper)
                 records -= upper - first
-                if records <= 0:
-                    return
+                if upper == left[number] or self._full(number):
+                    del left[number]
         except TidemillError as error:
             self.error = error
+            return
+        for number, partition in self.changes.partitions.items():
+            if partition.scanned >= self.frontier[number]:
+                partition.seen_all(told_to)

@@ -106,18 +106,28 @@ def runs_of(changes: Changes) -> ChangeRuns:
 
 class PartitionChanges:
     """One partition. `lower`: everything before is behind the last cut. `scanned`: everything before was
-    seen."""
+    seen. `seen_to`: so were all records with an earlier timestamp. `told_to`: everything that the partition
+    had was seen a while after the announcements before this timestamp were read. `joined_at`: what is before
+    it was seen when the table joined, and is not repeated."""
 
     def __init__(self, lower: int) -> None:
         self.lower = lower
         self.scanned = lower
+        self.seen_to = self.told_to = 0
+        self.joined_at = 0
         self.runs = no_runs()
 
     def extend(self, runs: ChangeRuns, scanned: int) -> None:
         """Records from `scanned` on, up to the new one."""
         if len(runs):
             self.runs = self.runs.plus(runs)
+            self.seen_to = max(self.seen_to, int(runs.times.max()))
         self.scanned = max(self.scanned, scanned)
+
+    def seen_all(self, told_to: int) -> None:
+        """Everything that there is was seen, a while after the announcements before a timestamp were."""
+        self.told_to = max(self.told_to, told_to)
+        self.seen_to = max(self.seen_to, told_to)
 
     def behind(self, count: int) -> int:
         """The offset behind the first `count` entries."""

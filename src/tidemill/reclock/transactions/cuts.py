@@ -22,6 +22,8 @@ TopicOffsets = Mapping[str, Mapping[int, int]]
 # What two brokers or two workers may differ in their clocks. After that, what could explain a contradiction
 # has been announced.
 SETTLED_MS = 10_000
+# A change is visible so much later than the END of its transaction, at most.
+VISIBLE_MS = 1000
 
 
 @dataclass(slots=True)
@@ -33,6 +35,12 @@ class TopicChanges:
     collection: str
     partitions: dict[int, PartitionChanges]
     joined: bool = False
+
+    def join(self) -> None:
+        if not self.joined:
+            self.joined = True
+            for partition in self.partitions.values():
+                partition.joined_at = partition.scanned
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class TransactionCuts:
         complete = np.ones(count, np.bool_)
         places: dict[str, dict[int, np.ndarray]] = {}
         for source, topic in self.topics.items():
-            found = {number: self._places(p.runs) for number, p in topic.partitions.items()}
+            found = {n: self._places(p, topic.joined) for n, p in topic.partitions.items()}
             places[source] = found
             if topic.joined:
                 for number, partition in topic.partitions.items():
@@ -114,10 +122,10 @@ class TransactionCuts:
 
     # -- where changes belong
 
-    def _places(self, runs: ChangeRuns) -> np.ndarray:
+    def _places(self, partition: PartitionChanges, joined: bool) -> np.ndarray:
         """For each entry the place of its transaction in the log; -1 if it may be shown at once; the number
         of announced transactions if its own is not announced."""
-        announced = self.log.announced
+        announced, runs = self.log.announced, partition.runs
         unknown = len(announced)
         if not len(runs):
             return np.zeros(0, np.int64)
@@ -129,10 +137,18 @@ class TransactionCuts:
             places = np.where(keys[at] == runs.keys, order[at], places)
         # What announces these would have been read.
         settled = (places == unknown) & (runs.times <= self.log.latest)
-        past = settled & self.log.is_past(runs.numbers, runs.origins)
         if self.log.open is not None:
             settled &= runs.keys != self.log.open.key
+        past = settled & self.log.is_past(runs.numbers, runs.origins)
         places = self._with_next(runs, places, settled & ~past)
+        if joined:
+            # What is repeated of transactions that are shown: the repetition may be interrupted, and is shown
+            # with the one that follows.
+            begun = np.append(np.where(self.log.shown(), announced.begun, 0), 0)
+            again = runs.times < begun[places]
+            again |= past & (runs.ends > partition.joined_at)
+            places[again] = np.searchsorted(np.maximum.accumulate(announced.ended), runs.times[again])
+            past &= ~again
         free = (runs.keys == FREE) | past
         if self.given_up:
             free |= (places == unknown) & np.isin(runs.keys, list(self.given_up))
@@ -151,7 +167,8 @@ class TransactionCuts:
         return places
 
     def _in_order(self, topic: TopicChanges, partition: PartitionChanges, places: np.ndarray) -> np.ndarray:
-        """The cuts that leave no change of an earlier transaction behind one of a later."""
+        """The cuts that leave no change of an earlier transaction behind one of a later, and whose last
+        change is no repetition of an earlier one."""
         count = len(self.log.announced)
         allowed = np.ones(count + 1, np.bool_)
         if not len(places):
@@ -160,12 +177,16 @@ class TransactionCuts:
         late = np.flatnonzero((places >= 0) & (places < furthest))
         if not len(late):
             return allowed
+        ends = np.searchsorted(furthest, np.arange(count + 1))
+        placed = np.maximum.accumulate(np.where(places >= 0, np.arange(len(places)), -1))
+        last = placed[np.maximum(ends - 1, 0)]
+        allowed = (ends == 0) | (last < 0) | (places[last] == furthest[last])
         steps = np.zeros(count + 2, np.int64)
         # Not behind the late transaction, unless behind all those before it in the partition.
         np.add.at(steps, places[late] + 1, 1)
         np.add.at(steps, furthest[late] + 1, -1)
         self._check_order(topic, partition.runs, places, furthest, late)
-        return np.cumsum(steps)[: count + 1] == 0
+        return allowed & (np.cumsum(steps)[: count + 1] == 0)
 
     def _check_order(
         self,
@@ -206,14 +227,24 @@ class TransactionCuts:
         np.maximum.at(last_run, seen.places, seen.runs)
         # Of one run, as many as announced are all. Others are looked at one by one.
         doubtful = (counts != wanted) | ((first_run != last_run) & (counts > 0))
+        partitions = topic.partitions.values()
+        unseen = log.seen_to() > min((partition.seen_to for partition in partitions), default=0)
+        # Of what is repeated, changes may be behind the cut already. If the run that ended it went on after
+        # that, none is missing because it was killed.
+        told_to = min((partition.told_to for partition in partitions), default=0)
+        behind = log.announced.partial | (log.announced.ended + VISIBLE_MS < told_to)
+        doubtful = (doubtful & ~(log.shown() & behind)) | unseen
         if self.given_up:
             doubtful &= ~np.isin(log.announced.keys, list(self.given_up))
         for at in np.flatnonzero(doubtful).tolist():
-            mine = seen.of(at)
-            if not _covered(mine, int(wanted[at])):
+            mine, number = seen.of(at), int(wanted[at])
+            partial = bool(log.announced.partial[at])
+            covered = _distinct(mine, number) == number if partial else _covered(mine, number)
+            if unseen[at] or not covered:
                 complete[at] = False
-                self._check_count(topic, at, mine, int(wanted[at]))
-                self._note_incomplete(topic, at, mine, int(wanted[at]))
+                if not (partial or unseen[at]):
+                    self._check_count(topic, at, mine, number)
+                self._note_incomplete(topic, at, mine, number)
                 return
 
     def _check_count(self, topic: TopicChanges, at: int, seen: _Seen, wanted: int) -> None:
@@ -248,9 +279,10 @@ class TransactionCuts:
         for source, partitions in places.items():
             topic = self.topics[source]
             for number, found in partitions.items():
-                at = np.flatnonzero(found == unknown)
+                runs = topic.partitions[number].runs
+                # What is repeated is shown with the next transaction.
+                at = np.flatnonzero((found == unknown) & ~log.is_past(runs.numbers, runs.origins))
                 if len(at):
-                    runs = topic.partitions[number].runs
                     key = int(runs.keys[at[0]])
                     begun = log.open is not None and log.open.key == key
                     said = "has begun and has no END" if begun else "is not announced"

@@ -84,9 +84,13 @@ class Origins:
     def name(self, code: int) -> str:
         return next(origin for origin, of in self._codes.items() if of == code)
 
+    @staticmethod
+    def origin_of(key: int) -> int:
+        return key >> _OWN_BITS
+
     def describe(self, key: int) -> str:
         """The id of a transaction, without what differs between its records."""
-        origin, own = self.name(key >> _OWN_BITS), key & ((1 << _OWN_BITS) - 1)
+        origin, own = self.name(self.origin_of(key)), key & ((1 << _OWN_BITS) - 1)
         return f"{origin}{_mark(origin)}{own}" if origin else str(own)
 
     def key_of(self, described: str) -> int:
@@ -109,7 +113,9 @@ class Origins:
             if pc.all(numeric).as_py():
                 own, lsn = _whole(heads, ids, 1 << _OWN_BITS), _whole(tails, ids)
                 return TransactionIds(np.where(known, own, NO_KEY), lsn, np.zeros(len(ids), np.int64))
-            return self._sequences(heads, tails, known, ids)
+            if known.all() and not pc.any(numeric).as_py():
+                return self._sequences(heads, tails, known, ids)
+            return self._mixed(ids)
         if known.all() and not pc.any(colon).as_py():
             return self._sequences(*_split(filled, "-"), known, ids)
         return self._mixed(ids)
@@ -120,7 +126,8 @@ class Origins:
         keys[:] = NO_KEY
         colon = np.asarray(pc.fill_null(pc.match_substring(ids, ":"), False))
         known = np.asarray(ids.is_valid())
-        for mask in (known & colon, known & ~colon):
+        postgres = np.asarray(pc.fill_null(pc.match_substring_regex(ids, "^[0-9]+:"), False))
+        for mask in (postgres, known & colon & ~postgres, known & ~colon):
             if mask.any():
                 found = self.read(ids.filter(pa.array(mask)))
                 keys[mask], numbers[mask], origins[mask] = found.keys, found.numbers, found.origins
@@ -130,6 +137,9 @@ class Origins:
         self, heads: pa.Array, tails: pa.Array, known: np.ndarray, ids: pa.Array
     ) -> TransactionIds:
         own = _whole(tails, ids, 1 << _OWN_BITS)
+        nameless = pc.equal(heads, "")
+        if pc.any(nameless).as_py():
+            raise UnknownId(ids[pc.index(nameless, True).as_py()].as_py())
         encoded = heads.dictionary_encode()
         codes = np.array([self.code(name) for name in encoded.dictionary.to_pylist()], np.int64)
         origins = codes[np.asarray(encoded.indices)]

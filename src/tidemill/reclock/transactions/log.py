@@ -8,14 +8,21 @@ follows), or of a statement without changes; nothing waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import TidemillError
+from tidemill.reclock.transactions.announced import (
+    Announced,
+    Announcements,
+    Begun,
+    Counts,
+    Finished,
+    no_announced,
+    no_counts,
+)
 from tidemill.reclock.transactions.ids import Origins, TransactionIds
 from tidemill.sources.contract import UpstreamError
 from tidemill.types.kernels import pc
@@ -33,103 +40,6 @@ class TransactionConflict(UpstreamError):
     permanent = True
 
 
-@dataclass(frozen=True, slots=True)
-class Announcements:
-    """Consecutive records of the transaction topic, by columns. `counts`: for each record a list of
-    (data_collection, event_count), null in BEGIN. `times`: milliseconds of the records."""
-
-    offsets: np.ndarray
-    ends: np.ndarray  # bool: END, otherwise BEGIN
-    ids: pa.Array
-    times: np.ndarray
-    counts: pa.Array
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """Transactions with an END, by columns, in the order of the topic. `numbers` grow in the order of
-    commits, by origin; `begun` is the timestamp of BEGIN, `behind` the offset behind END.
-    `resumed`: a run of the connector was interrupted in it, and the counts are those of a later one. `whole`:
-    the end of it is no place within a repetition."""
-
-    keys: np.ndarray
-    numbers: np.ndarray
-    origins: np.ndarray
-    begun: np.ndarray
-    behind: np.ndarray
-    resumed: np.ndarray
-    whole: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def _columns(self) -> tuple[np.ndarray, ...]:
-        return (self.keys, self.numbers, self.origins, self.begun, self.behind, self.resumed, self.whole)
-
-    def between(self, first: int, last: int) -> Announced:
-        return Announced(*(column[first:last] for column in self._columns()))
-
-    def plus(self, other: Announced) -> Announced:
-        pairs = zip(self._columns(), other._columns(), strict=True)
-        return Announced(*(np.concatenate(pair) for pair in pairs))
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How many changes of which collection: one entry for each collection of each transaction, in the order
-    of `Announced`. `collections` has codes."""
-
-    transactions: np.ndarray
-    collections: np.ndarray
-    counts: np.ndarray
-
-    def between(self, first: int, last: int) -> Counts:
-        a, b = np.searchsorted(self.transactions, (first, last))
-        return Counts(self.transactions[a:b] - first, self.collections[a:b], self.counts[a:b])
-
-    def plus(self, other: Counts, after: int) -> Counts:
-        return Counts(
-            np.concatenate((self.transactions, other.transactions + after)),
-            np.concatenate((self.collections, other.collections)),
-            np.concatenate((self.counts, other.counts)),
-        )
-
-
-def no_announced() -> Announced:
-    none, no = np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    return Announced(none, none, none, none, none, no, no)
-
-
-def no_counts() -> Counts:
-    none = np.zeros(0, np.int64)
-    return Counts(none, none, none)
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A BEGIN without END."""
-
-    key: int
-    id: str
-    time: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What is behind the last cut: all that a restart needs to know of it. `resume`: the offset in the topic
-    from which announcements are not finished. `last`: the last transaction (origin, number) that was not a
-    repetition. `highest`: the last number of each origin. `interrupted`: transactions that a run of the
-    connector was interrupted in, by the offset at which that was known."""
-
-    resume: int = 0
-    last: tuple[str, int] | None = None
-    highest: Mapping[str, int] = field(default_factory=dict[str, int])
-    interrupted: Mapping[str, int] = field(default_factory=dict[str, int])
-
-
 class TransactionLog:
     """`topic` names the topic in errors."""
 
@@ -142,15 +52,20 @@ class TransactionLog:
         self.counts = no_counts()
         # The BEGIN whose END was not read yet.
         self.open: Begun | None = None
-        # The offset behind the last record that was read, and the greatest timestamp of all of them.
+        # The offset behind the last record that was read, and the greatest timestamp of all of them, and of
+        # every END.
         self.read = self.finished.resume
-        self.latest = 0
+        self.latest = self.latest_end = 0
         self._collections: dict[str, int] = {}
         # By origin: the last number since the connector's last restart; and the greatest of those that are
         # finished or announced.
         self._course: dict[int, int] = {}
         self._reached = self._highest()
         self._interrupted = {self.origins.key_of(k): v for k, v in self.finished.interrupted.items()}
+        # Whether a BEGIN without END was read since the last END.
+        self._unsure = False
+        # The first transaction that the connector announces again, as it was announced before.
+        self._void: tuple[Announced, Counts] | None = None
 
     # -- for the cuts
 
@@ -192,18 +107,22 @@ class TransactionLog:
         done, before = self.announced.between(0, count), self.finished
         highest = dict(before.highest)
         fresh = np.zeros(count, np.bool_)
+        reached: dict[int, int] = {}
         for code in np.unique(done.origins).tolist():
             origin, mine = self.origins.name(code), done.origins == code
             fresh |= mine & (done.numbers > highest.get(origin, -1))
-            highest[origin] = max(highest.get(origin, -1), int(done.numbers[mine].max()))
+            reached[code] = highest[origin] = max(highest.get(origin, -1), int(done.numbers[mine].max()))
         last, interrupted = before.last, self._interrupted
         if fresh.any():
             newest = int(np.flatnonzero(fresh)[-1])
             last = self.origins.name(int(done.origins[newest])), int(done.numbers[newest])
-            # What was interrupted before has come, or never will.
-            over = int(done.behind[newest])
-            interrupted = {k: at for k, at in interrupted.items() if at >= over}
-        noted = {self.origins.describe(key): at for key, at in interrupted.items()}
+            come = set(done.keys.tolist())
+            interrupted = {
+                key: before
+                for key, before in interrupted.items()
+                if key not in come and reached.get(self.origins.origin_of(key), -1) <= before
+            }
+        noted = {self.origins.describe(key): number for key, number in interrupted.items()}
         return Finished(int(done.behind[-1]), last, highest, noted)
 
     def _drop(self, first: int, last: int) -> None:
@@ -218,14 +137,17 @@ class TransactionLog:
         UnknownId; then nothing of it is taken in."""
         if len(found):
             ids = self.origins.read(found.ids)
-            kept = (self.announced, self.counts, self.open, self._course, self._reached, self._interrupted)
+            kept = {name: getattr(self, name) for name in _FED}
             self._course, self._reached = dict(self._course), dict(self._reached)
             self._interrupted = dict(self._interrupted)
             try:
                 self._feed(found, ids)
             except TidemillError:
-                self.announced, self.counts, self.open, self._course, self._reached, self._interrupted = kept
+                for name, value in kept.items():
+                    setattr(self, name, value)
                 raise
+            if found.ends.any():
+                self.latest_end = max(self.latest_end, int(found.times[found.ends].max()))
             self.latest = max(self.latest, int(found.times.max()))
         self.skip(read)
 
@@ -245,9 +167,7 @@ class TransactionLog:
             if found.ends[row]:
                 self._end(begun, int(ids.numbers[row]), int(ids.origins[row]), found, row)
             else:
-                if self.open is not None:
-                    self._note(self.open.key, int(found.offsets[row]))
-                self.open = begun
+                self._begin(begun, int(ids.numbers[row]), int(ids.origins[row]))
             row += 1
 
     def _regular(self, found: Announcements, ids: TransactionIds, row: int) -> int:
@@ -268,47 +188,104 @@ class TransactionLog:
         begins, ends = slice(row, row + 2 * pairs, 2), slice(row + 1, row + 2 * pairs, 2)
         keys, numbers = ids.keys[ends], ids.numbers[ends]
         resumed = np.isin(keys, list(self._interrupted)) if self._interrupted else np.zeros(pairs, np.bool_)
-        columns = (keys, numbers, ids.origins[ends], found.times[begins], found.offsets[ends] + 1, resumed)
+        columns = (keys, numbers, ids.origins[ends], found.times[begins], found.times[ends])
+        no = np.zeros(pairs, np.bool_)
+        flags = (resumed, no, no, np.ones(pairs, np.bool_))
         lists = found.counts.take(pa.array(np.arange(row + 1, row + 2 * pairs, 2)))
-        self._append(Announced(*columns, np.ones(pairs, np.bool_)), self._counts(lists))
+        self._append(Announced(*columns, found.offsets[ends] + 1, *flags), self._counts(lists))
         code = int(ids.origins[row + 1])
         self._course[code] = self._reached[code] = int(numbers[-1])
 
+    def _begin(self, begun: Begun, number: int, code: int) -> None:
+        self._leave_open()
+        queued = self.announced
+        # In BEGIN, PostgreSQL has the number of the first change, which can be before the last transaction.
+        again = (
+            queued.keys == begun.key if code == 0 else (queued.origins == code) & (queued.numbers >= number)
+        )
+        same = np.flatnonzero(again)
+        if len(same):
+            self._repeated(int(same[0]))
+        self.open = begun
+
+    def _leave_open(self) -> None:
+        """What is open will have no END."""
+        if self.open is not None:
+            self._note(self.open.key)
+            self.open, self._unsure = None, True
+
     def _end(self, end: Begun, number: int, code: int, found: Announcements, row: int) -> None:
         begun, offset = self.open, int(found.offsets[row])
-        if begun is None or begun.key != end.key:
-            # Retention may have removed the records before the first one.
-            if begun is not None or offset == 0 or self._course or self.finished.last is not None:
-                raise self._no_begin(end, offset)
-            begun = end
-        self.open = None
+        partial = begun is None or begun.key != end.key
+        if begun is None or partial:
+            begun = self._begun_before(end, number, code, offset)
+            self._leave_open()
+        unsure, self.open, self._unsure = self._unsure, None, False
         counted = self._counts(found.counts.slice(row, 1))
         if code in self._course and number <= self._course[code]:
-            self._restarted(end, number, code, counted, offset)
+            self._restarted(end, number, code)
+        if self._void is not None:
+            self._compare(*self._void, counted, end)
+            self._void = None
         new = number > self._reached.get(code, -1)
         last = self.finished.last
         whole = new or last is None or last == (self.origins.name(code), number)
-        resumed = end.key in self._interrupted
+        resumed = end.key in self._interrupted and not (partial and self.is_shown(number, code))
         self._course[code] = number
         self._reached[code] = max(number, self._reached.get(code, -1))
-        row_of = (end.key, number, code, begun.time, offset + 1, resumed, whole)
+        row_of = (end.key, number, code, begun.time, end.time, offset + 1, resumed, partial, unsure, whole)
         self._append(Announced(*(np.array([value]) for value in row_of)), counted)
 
-    def _restarted(self, end: Begun, number: int, code: int, counted: Counts, offset: int) -> None:
-        """The connector repeats transactions from this one on. What was announced of them before is void."""
+    def _begun_before(self, end: Begun, number: int, code: int, offset: int) -> Begun:
+        """The BEGIN of an END that has none before it: of a connector that was restarted within a transaction
+        whose END it had written."""
+        queued = self.announced
+        same = np.flatnonzero((queued.keys == end.key) & (queued.numbers == number))
+        if len(same):
+            return Begun(end.key, end.id, int(queued.begun[same[-1]]))
+        # Retention may have removed the records before the first one.
+        first = self.open is None and offset > 0 and not self._course and self.finished.last is None
+        if not first and not self.is_shown(number, code):
+            raise self._no_begin(end, offset)
+        return end
+
+    def seen_to(self) -> np.ndarray:
+        """For each announced transaction: all records before this timestamp must have been seen, in addition
+        to what the counts tell."""
+        announced = self.announced
+        resumed = np.where(announced.resumed, announced.begun, 0)
+        return np.where(announced.partial | announced.unsure, announced.ended + 1, resumed)
+
+    def is_shown(self, number: int, code: int) -> bool:
+        """Whether the transaction of this number is behind a cut."""
+        return number <= self.finished.highest.get(self.origins.name(code), -1)
+
+    def shown(self) -> np.ndarray:
+        """Which of the announced transactions are behind a cut, and repeated."""
+        found = np.zeros(len(self.announced), np.bool_)
+        for origin, number in self.finished.highest.items():
+            mine = self.announced.origins == self.origins.code(origin)
+            found |= mine & (self.announced.numbers <= number)
+        return found
+
+    def _restarted(self, end: Begun, number: int, code: int) -> None:
+        """The connector repeats transactions from this one on, as its END tells."""
         queued = self.announced
         same = np.flatnonzero((queued.origins == code) & (queued.numbers == number))
-        first = int(same[0]) if len(same) else 0
-        if len(same):
-            if int(queued.keys[first]) != end.key:
-                raise self._conflict(
-                    f'transactions "{self.describe(first)}" and "{end.id}" both end at {number}'
-                )
-            self._compare(first, counted, end)
-        elif number > max(self._highest().get(code, -1), self._past_number(code)):
+        if len(same) and int(queued.keys[same[0]]) != end.key:
+            before = self.describe(int(same[0]))
+            raise self._conflict(f'transactions "{before}" and "{end.id}" both end at {number}')
+        if not len(same) and number > max(self._highest().get(code, -1), self._past_number(code)):
             raise self._conflict(f'transaction "{end.id}" ends at {number}, behind {self._course[code]}')
+        self._repeated(int(same[0]) if len(same) else 0)
+
+    def _repeated(self, first: int) -> None:
+        """What was announced from this one on is void: it is repeated."""
+        queued = self.announced
+        if first < len(queued):
+            self._void = queued.between(first, first + 1), self.counts.between(first, first + 1)
         for key in queued.keys[first:].tolist():
-            self._note(key, offset)
+            self._note(key)
         self._drop(0, first)
         self._course, self._reached = {}, self._highest()
         for at in np.unique(self.announced.origins).tolist():
@@ -318,11 +295,12 @@ class TransactionLog:
     def _highest(self) -> dict[int, int]:
         return {self.origins.code(origin): number for origin, number in self.finished.highest.items()}
 
-    def _note(self, key: int, offset: int) -> None:
-        """A run was interrupted in this transaction."""
+    def _note(self, key: int) -> None:
+        """A run was interrupted in this transaction, or repeats it."""
         if len(self._interrupted) >= MAX_OPEN:
             raise self._too_many()
-        self._interrupted[key] = offset
+        reached = self._reached.get(self.origins.origin_of(key), -1)
+        self._interrupted[key] = max(reached, self._interrupted.get(key, -1))
 
     def _append(self, announced: Announced, counts: Counts) -> None:
         if len(self.announced) + len(announced) > MAX_OPEN:
@@ -342,11 +320,10 @@ class TransactionLog:
 
     # -- conflicts
 
-    def _compare(self, at: int, counted: Counts, end: Begun) -> None:
+    def _compare(self, voided: Announced, before: Counts, counted: Counts, end: Begun) -> None:
         """A repetition has at most as many changes as the whole transaction."""
-        if self.announced.resumed[at]:
+        if int(voided.keys[0]) != end.key or voided.resumed[0] or voided.partial[0]:
             return
-        before = self.counts.between(at, at + 1)
         said = dict(zip(before.collections.tolist(), before.counts.tolist(), strict=True))
         for code, count in zip(counted.collections.tolist(), counted.counts.tolist(), strict=True):
             if count > said.get(code, 0):
@@ -379,6 +356,9 @@ class TransactionLog:
             sqlstate="54000",
         )
 
+
+# What `TransactionLog.feed` changes.
+_FED = ("announced", "counts", "open", "_course", "_reached", "_interrupted", "_unsure", "_void")
 
 CONFLICT_HINT = (
     "Exactly one connector may write the topic, and all of its records must be there, in order. If the "

@@ -30,7 +30,8 @@ from tidemill.sources.kafka.client import Complaint, Unreachable, configuration,
 from tidemill.sources.kafka.messages import TopicMessages
 from tidemill.sources.kafka.native import PARTITION_EOF, Consumer, NativeError, Taken
 
-# Limit of a batch with large messages. The last lot may exceed it, at most by the prefetch size.
+# Limit of a batch with large messages. What the client has ahead may exceed it: the prefetch size, and one
+# message, because librdkafka looks at that size before it fetches.
 MAX_BATCH_BYTES = 8 << 20
 # Prefetch size of a client: two to three fetches are in flight while one is decoded. More is wasted when the
 # range ends, and each client may hold as much.

@@ -7,16 +7,21 @@ of it later is compared with this description.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from tidemill.sources.contract import Definition, Gauge, OutputDefinition
+from tidemill.sources.postgres.table_marks import MarksSpec, TableMarks, read_spec
 from tidemill.types.model import UINT8, Column, RelationDesc, SqlType, type_name
 from tidemill.types.parse_name import parse_type
 
 # The position in the write-ahead log: the number of its next byte.
 GAUGE = Gauge(Column("lsn", UINT8, nullable=False))
+
+
+# What was learned about the tables since they were described, by the key of their marks.
+MARKS = "marks"
 
 
 def quoted(name: str) -> str:
@@ -46,7 +51,7 @@ class ReplicatedColumn:
 @dataclass(frozen=True)
 class ReplicatedTable:
     """A table of the publication. `name` is unique among the outputs of the source: schema and table.
-    `filter` is the publication's row filter, as SQL."""
+    `filter` is the publication's row filter, as SQL. Without `marks` what they show is not noticed."""
 
     name: str
     schema: str
@@ -54,6 +59,11 @@ class ReplicatedTable:
     relid: int
     columns: tuple[ReplicatedColumn, ...]
     filter: str | None = None
+    marks: TableMarks | None = None
+
+    @property
+    def partitioned(self) -> bool:
+        return self.marks is not None and self.marks.partitioned
 
     @cached_property
     def desc(self) -> RelationDesc:
@@ -75,6 +85,7 @@ class ReplicatedTable:
             "table": self.table,
             "relid": self.relid,
             "filter": self.filter,
+            "marks": None if self.marks is None else self.marks.spec(),
             "columns": [
                 {
                     "name": c.name,
@@ -103,6 +114,8 @@ class PostgresDefinition:
     timeline: int | None
     tables: tuple[ReplicatedTable, ...]
     started: int
+    # What was learned, of the tables that are still there.
+    marks: Mapping[str, MarksSpec]
 
 
 def read_table(spec: Mapping[str, Any]) -> ReplicatedTable:
@@ -118,7 +131,7 @@ def read_table(spec: Mapping[str, Any]) -> ReplicatedTable:
         )
         for c in spec["columns"]
     )
-    row_filter = spec.get("filter")
+    row_filter, marks = spec.get("filter"), spec.get("marks")
     return ReplicatedTable(
         str(spec["name"]),
         str(spec["schema"]),
@@ -126,12 +139,22 @@ def read_table(spec: Mapping[str, Any]) -> ReplicatedTable:
         int(spec["relid"]),
         columns,
         None if row_filter is None else str(row_filter),
+        None if marks is None else read_spec(marks),
     )
+
+
+def _with_marks(table: ReplicatedTable, learned: Mapping[str, Any]) -> ReplicatedTable:
+    """The table with what was learned of it since it was described."""
+    if table.marks is None or table.marks.key not in learned:
+        return table
+    return replace(table, marks=read_spec(learned[table.marks.key]))
 
 
 def read_definition(definition: Mapping[str, Any]) -> PostgresDefinition:
     """Raises KeyError, TypeError, ValueError or TidemillError for a definition that cannot be read."""
     lsn, timeline = definition.get("lsn"), definition.get("timeline")
+    learned: Mapping[str, Any] = definition.get(MARKS) or {}
+    tables = tuple(_with_marks(read_table(spec), learned) for spec in definition["outputs"])
     return PostgresDefinition(
         definition["connection"],
         str(definition["publication"]),
@@ -139,6 +162,7 @@ def read_definition(definition: Mapping[str, Any]) -> PostgresDefinition:
         str(definition["system"]),
         None if lsn is None else int(lsn),
         None if timeline is None else int(timeline),
-        tuple(read_table(spec) for spec in definition["outputs"]),
+        tables,
         int(definition["started"]),
+        {table.marks.key: table.marks.spec() for table in tables if table.marks is not None},
     )

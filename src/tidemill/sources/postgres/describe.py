@@ -18,6 +18,8 @@ from tidemill.errors import InvalidValue, TidemillError, UndefinedObject, Unsupp
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.postgres.connect import connect, place, upstream_error
 from tidemill.sources.postgres.definition import ReplicatedColumn, ReplicatedTable, shown
+from tidemill.sources.postgres.lsn import parse_lsn
+from tidemill.sources.postgres.table_marks import TableMarks, read_marks
 from tidemill.sources.postgres.types import NotMapped, UpstreamType, column_type
 from tidemill.types.model import TEXT
 
@@ -62,6 +64,7 @@ class PublishedTable:
     readable: bool = True
     policies: bool = False
     lacking: tuple[tuple[str, str], ...] = ()
+    marks: TableMarks | None = None
 
     @property
     def shown(self) -> str:
@@ -70,12 +73,13 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class Published:
-    """`system` identifies the database cluster."""
+    """`system` identifies the database cluster. All of it was so at `position` of its log."""
 
     system: str
     version: int
     publication: str
     tables: tuple[PublishedTable, ...]
+    position: int
     types: Mapping[int, UpstreamType] = field(default_factory=dict[int, UpstreamType])
 
 
@@ -94,9 +98,28 @@ def look(options: Mapping[str, Any], publication: str) -> Published:
                     hint=f"ALTER PUBLICATION {shown(publication)} ADD TABLE ...; at the server",
                 )
             oids = {c.oid for table in tables for c in table.columns}
-            return Published(system, sql.info.server_version, publication, tuple(tables), _types(sql, oids))
+            types = _types(sql, oids)
+            version, position = sql.info.server_version, _position(sql)
+            return Published(system, version, publication, tuple(tables), position, types)
         except psycopg.Error as e:
             raise upstream_error(e, options) from None
+
+
+# With commits that are not on disk yet.
+_POSITION = """
+SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text,
+  current_setting('wal_block_size')::int
+"""
+# The header of a page of the log has this many bytes at most.
+_PAGE_HEADER = 40
+
+
+def _position(sql: psycopg.Connection[Any]) -> int:
+    """The end of the log. While a page has no record, the server says the end of its header, and has sent
+    everything at its beginning."""
+    text, page = _row(sql, _POSITION)
+    end = parse_lsn(text)
+    return end - end % page if end % page <= _PAGE_HEADER else end
 
 
 def reach(options: Mapping[str, Any]) -> None:
@@ -178,6 +201,7 @@ def published_tables(
     ).fetchall()
     found = [int(row[2]) for row in rows]
     columns, lacking = _columns(sql, found), _lacking(sql, found)
+    marks = read_marks(sql, publication, found)
     tables: list[PublishedTable] = []
     for schema, table, relid, names, row_filter, usage, policies in rows:
         every = columns.get(relid, [])
@@ -193,6 +217,7 @@ def published_tables(
                 usage and all(c.readable for c in kept),
                 policies,
                 tuple(lacking.get(relid, ())),
+                marks.get(relid),
             )
         )
     return tables
@@ -301,6 +326,7 @@ def replicated(
         table.relid,
         tuple(_column(published, table, c, c.name in text) for c in kept),
         table.filter,
+        table.marks,
     )
 
 

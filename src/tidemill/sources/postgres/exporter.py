@@ -87,7 +87,7 @@ class SnapshotExport:
     @staticmethod
     def _drop(connection: ReplicationConnection, slot: str) -> None:
         try:
-            connection.drop_slot(slot)
+            connection.drop_slot(slot, CLOSE_SECONDS)
         except UpstreamError as e:
             if e.sqlstate != "42704":
                 raise

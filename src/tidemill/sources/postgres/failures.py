@@ -36,6 +36,14 @@ class StreamEnded(UpstreamError):
     transient = True
 
 
+def silent() -> StreamEnded:
+    return StreamEnded(
+        "PostgreSQL does not answer",
+        detail="The connection is there, but nothing comes.",
+        hint="It is opened again, and continues where it was.",
+    )
+
+
 class NotYet(UpstreamError):
     """Something upstream takes its time; nothing is wrong."""
 
@@ -119,13 +127,17 @@ def wal_level(found: str) -> UpstreamError:
 def no_publication(publication: str) -> NotPublished:
     return NotPublished(
         f'publication "{publication}" does not exist upstream',
-        detail="It was dropped, renamed, or is in another database.",
-        hint="Create it again with the same tables before they change; or drop the source.",
+        detail="It was dropped, renamed, or is in another database. What changes meanwhile is not in the "
+        "stream, so the tables are errors even if it is created again.",
+        hint="Drop the source and create it again with another publication.",
     )
 
 
 def of_start(error: UpstreamError, slot: str, publication: str) -> UpstreamError:
     """A refused START_REPLICATION, or an error in the stream, with what can be done about it."""
+    if type(error) is not UpstreamError:
+        # It is not as the server says it, but ours.
+        return error
     text = f"{error.detail or ''}"
     if error.sqlstate == "55006":
         return SlotActive(

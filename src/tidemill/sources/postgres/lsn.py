@@ -8,6 +8,11 @@ def lsn_text(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
+def aligned(lsn: int) -> int:
+    """The last position of PostgreSQL up to `lsn`. Those in between are ours (`receiver`)."""
+    return lsn & ~7
+
+
 def parse_lsn(text: str) -> int:
     """Raises ValueError."""
     high, slash, low = text.partition("/")

@@ -20,7 +20,7 @@ from tidemill.sources.contract import SourceBatch, SourcePiece
 from tidemill.sources.postgres.definition import ReplicatedTable
 from tidemill.sources.postgres.failures import NotYet
 from tidemill.sources.postgres.lsn import lsn_text
-from tidemill.sources.postgres.row_changes import ChangeDecoder
+from tidemill.sources.postgres.row_changes import ChangeDecoder, error_row
 from tidemill.sources.postgres.segment import read_chunks, read_relations, read_state
 from tidemill.sources.postgres.snapshot import SnapshotPlan
 from tidemill.sources.postgres.values import batch_schema
@@ -43,10 +43,11 @@ class SpooledPiece(SourcePiece):
 
 @dataclass(frozen=True, slots=True)
 class ReadSnapshot:
-    """How the tables were at `lsn`."""
+    """How the tables were at `lsn`. Those that cannot be read any more have a text in `faults`, by output."""
 
     plan: SnapshotPlan
     lsn: int
+    faults: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,9 @@ class PostgresReader:
         snapshot = self.snapshot
         if snapshot is None:
             raise NotYet("the snapshot of PostgreSQL is not there")
+        if lower == 0:
+            for output, text in snapshot.faults.items():
+                yield SourceBatch(output, error_row(self.tables[output], text), 1, 0)
         first, last = lower, min(upper, snapshot.plan.count)
         if first < last:
             yield from snapshot.plan.read(self.options, self.tables, first, last)
@@ -86,7 +90,9 @@ class PostgresReader:
         folder = Path(self.folder)
         for _ in self._waited(folder, upper):
             yield self._nothing()
-        tables = {n: table for n, table in enumerate(self.tables) if n in self.wanted}
+        # Nothing is known of tables that a snapshot could not read.
+        faulty = () if sign > 0 or self.snapshot is None else self.snapshot.faults
+        tables = {n: t for n, t in enumerate(self.tables) if n in self.wanted and n not in faulty}
         decoder = ChangeDecoder(tables, read_relations(folder), sign)
         for chunk in read_chunks(folder, lower, upper, numbers):
             yield from decoder.batches(chunk)

@@ -18,11 +18,13 @@ from typing import Any
 from tidemill.errors import TidemillError
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.postgres import failures
-from tidemill.sources.postgres.definition import ReplicatedTable
+from tidemill.sources.postgres.definition import ReplicatedTable, shown
+from tidemill.sources.postgres.lsn import aligned
 from tidemill.sources.postgres.pgoutput import (
     BEGIN,
     COMMIT,
     DELETE,
+    FULL_IDENTITY,
     INSERT,
     MESSAGE,
     ORIGIN,
@@ -30,15 +32,19 @@ from tidemill.sources.postgres.pgoutput import (
     TRUNCATE,
     TYPE,
     UPDATE,
+    Relation,
+    parse_begin,
     parse_commit,
     parse_relation,
     refuse,
     write_fault,
 )
 from tidemill.sources.postgres.replication import DATA, KEEPALIVE, ReplicationConnection, parse_keepalive
+from tidemill.sources.postgres.row_changes import table_error
 from tidemill.sources.postgres.segment import HEADER
 from tidemill.sources.postgres.spool import Spool, framed
-from tidemill.sources.postgres.table_watch import TableWatch
+from tidemill.sources.postgres.table_marks import MarksSpec, not_full
+from tidemill.sources.postgres.table_watch import SlotState, TableWatch
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +55,14 @@ STATUS_SECONDS = 0.5
 FLUSH_SECONDS = 0.02
 # Messages between two looks at the clock: some milliseconds.
 BATCH_MESSAGES = 512
-# How often tables and publication are looked at.
+# How often tables and publication are looked at; and how often at most, when the stream hints at a change.
 WATCH_SECONDS = 10.0
+HINTED_SECONDS = 1.0
+# Behind an error of the stream, it works again if it has moved on, or was there for so long.
+SETTLED_SECONDS = 1.0
+# A server that was asked for its position, and does not say anything for so long, is gone: something in
+# between still takes what we send. (Before version 15 it may be busy with a transaction that it leaves out.)
+SILENT_SECONDS = 300.0
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.1, 10.0
 # How long `close` waits for the thread. Its connection is closed then in any case.
 CLOSE_SECONDS = 5.0
@@ -82,13 +94,31 @@ class Receiver:
         # Below this the shards have everything.
         self._durable = 0
         # The spool must reach it, whatever its size.
-        self._required = 0
+        self._required = settings.bound
         # Why there is no stream now; None while there is one.
         self._error: UpstreamError | None = failures.NotYet("the connection to PostgreSQL is being opened")
         # The end of the server's log as it said last; 0 before.
         self.server_position = 0
-        # Outputs whose errors are in the spool.
+        # Outputs whose errors are in the spool, behind what is bound.
         self._reported: set[int] = set()
+        # Those of them that are in the open transaction, which may be cut off.
+        self._unsettled: set[int] = set()
+        # The outputs of each table.
+        self._outputs: dict[int, list[int]] = {}
+        for n, table in enumerate(settings.tables):
+            self._outputs.setdefault(table.relid, []).append(n)
+        # Of the connection:
+        # Whether a transaction is begun, maybe without any change yet.
+        self._begun = False
+        # Whether the tables were looked at behind what is bound.
+        self._looked = False
+        # The partitioned table that was announced last; its partition follows.
+        self._root: int | None = None
+        # When it began, when something came last, and where the one before failed.
+        self._began = self._heard = 0.0
+        self._failed_at = -1
+        # The server's process for it, and for the one before.
+        self._process: int | None = None
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._watch = TableWatch(settings.options, settings.publication, settings.slot, settings.tables)
@@ -125,6 +155,11 @@ class Receiver:
     def durable(self, lsn: int) -> None:
         """Nothing below is needed again: the slot may move here."""
         self._durable = max(self._durable, lsn)
+
+    @property
+    def marks(self) -> Mapping[str, MarksSpec]:
+        """What was learned about the tables, to be stored with the definition."""
+        return self._watch.learned
 
     def require(self, lsn: int) -> None:
         """Receive up to here even if the spool is full."""
@@ -163,6 +198,7 @@ class Receiver:
             self.spool.cut_off()
         except (OSError, TidemillError) as e:
             log.warning("the spool of slot %s: %s", self._settings.slot, e)
+        self._failed_at = self.spool.reached
         if not self._stopping.is_set():
             self._tell(failures.of_start(error, self._settings.slot, self._settings.publication))
 
@@ -176,10 +212,17 @@ class Receiver:
         connection = ReplicationConnection(self._settings.options)
         try:
             self._check(connection)
+            self._begun = self._looked = False
+            self._reported -= self._unsettled
+            self._unsettled.clear()
+            self._root = None
             # What is new of the tables is in the stream before its first change.
             self._look_at_tables()
-            connection.start(self._settings.slot, self.spool.frontier, self._settings.publication)
-            self._tell(None)
+            connection.start(self._settings.slot, aligned(self.spool.frontier), self._settings.publication)
+            self._process = connection.process
+            self._began = self._heard = time.monotonic()
+            if self._failed_at < 0:
+                self._tell(None)
             self._pump(connection)
         finally:
             connection.close()
@@ -192,7 +235,7 @@ class Receiver:
             raise failures.other_system(settings.system, identity.system)
         if identity.timeline != settings.timeline:
             raise failures.other_timeline(settings.timeline, identity.timeline)
-        read = max(settings.bound, self.spool.frontier)
+        read = aligned(max(settings.bound, self.spool.frontier))
         self.server_position = self._watch.position()
         if self.server_position < read:
             raise failures.went_back(self.server_position, read)
@@ -201,14 +244,22 @@ class Receiver:
             raise failures.slot_missing(settings.slot)
         if state.invalidation is not None or state.wal_status == "lost":
             raise failures.slot_invalidated(settings.slot, state.invalidation)
-        if state.active_pid is not None:
-            raise failures.slot_active(settings.slot, state.active_pid)
+        self._check_free(state)
         if self.spool.floor is None:
             if state.confirmed > settings.bound:
                 raise failures.slot_moved(settings.slot, state.confirmed, settings.bound)
             self.spool.begin(state.confirmed)
         elif state.confirmed > self.spool.frontier:
             raise failures.slot_moved(settings.slot, state.confirmed, self.spool.frontier)
+
+    def _check_free(self, state: SlotState) -> None:
+        pid = state.active_pid
+        if pid is None:
+            return
+        if pid == self._process:
+            # The connection is lost, which the server would notice within wal_sender_timeout.
+            self._watch.terminate(pid)
+        raise failures.slot_active(self._settings.slot, pid)
 
     def _pump(self, connection: ReplicationConnection) -> None:
         spool = self.spool
@@ -221,18 +272,30 @@ class Receiver:
                 flushed = now
             if now - told >= STATUS_SECONDS:
                 self._report(connection, ask=not received)
+                self._settle(now)
                 told = now
             if spool.full and spool.frontier >= self._required:
                 # PostgreSQL keeps the log meanwhile; it must only hear from us.
+                self._heard = now
                 self._stopping.wait(FLUSH_SECONDS)
             elif not received:
                 connection.wait(FLUSH_SECONDS if spool.stale else STATUS_SECONDS / 2)
 
+    def _settle(self, now: float) -> None:
+        """An error that comes again at once is not taken back in between."""
+        if now - self._heard > SILENT_SECONDS:
+            raise failures.silent()
+        with self._changed:
+            failed = self._error is not None
+        if failed and (self.spool.reached > self._failed_at or now - self._began > SETTLED_SECONDS):
+            self._tell(None)
+
     def _report(self, connection: ReplicationConnection, *, ask: bool) -> None:
         """Tell the slot what is durable, and forget it here."""
-        connection.confirm(max(self.spool.frontier, self._durable), self._durable, reply=ask)
+        durable = aligned(self._durable)
+        connection.confirm(max(aligned(self.spool.frontier), durable), durable, reply=ask)
         self.spool.discard(self._durable)
-        if time.monotonic() - self._watched > WATCH_SECONDS and not self.spool.open:
+        if time.monotonic() - self._watched > WATCH_SECONDS:
             self._look_at_tables()
 
     def _receive(self, connection: ReplicationConnection) -> bool:
@@ -240,9 +303,10 @@ class Receiver:
         receive, add = connection.receive, self.spool.add
         if self.spool.full and self.spool.frontier >= self._required and not self.spool.open:
             return False
-        for _ in range(BATCH_MESSAGES):
+        for number in range(BATCH_MESSAGES):
             message = receive()
             if message is None:
+                self._heard = time.monotonic() if number else self._heard
                 return False
             if message[0] == DATA:
                 if message[HEADER] in _CHANGES:
@@ -256,19 +320,23 @@ class Receiver:
                     self.spool.advance(keepalive.position)
                 if keepalive.reply:
                     self._report(connection, ask=False)
+        self._heard = time.monotonic()
         return True
-
-    # Whether a transaction is begun, maybe without any change yet.
-    _begun = False
 
     def _control(self, message: bytes | memoryview) -> None:
         """A message that is no row."""
         kind, body = message[HEADER], bytes(message[HEADER:])
         if kind == BEGIN:
+            if not self.spool.open:
+                # The next transaction that ends is this one.
+                self.spool.advance(parse_begin(body).commit_lsn)
+            if not self._looked:
+                self._look_at_tables()
             self._begun = True
         elif kind == COMMIT:
             self._begun = False
             self.spool.commit(parse_commit(body).end_lsn)
+            self._unsettled.clear()
         elif kind == RELATION:
             self._describe(body)
         elif kind == TRUNCATE:
@@ -277,27 +345,58 @@ class Receiver:
             raise refuse(kind)
 
     def _describe(self, body: bytes) -> None:
+        """A table is described before its first change, and again when something about it or about the
+        publication may have changed."""
         relation = parse_relation(body)
-        if not self.spool.describe(relation.relid, body):
+        new = self.spool.describe(relation.relid, body)
+        mine = self._outputs.get(relation.relid, ())
+        if not mine:
+            self._check_partition(relation)
             return
-        mine = [n for n, table in enumerate(self._settings.tables) if table.relid == relation.relid]
-        if mine:
+        self._root = relation.relid if self._settings.tables[mine[0]].partitioned else None
+        now = time.monotonic()
+        if new or now - self._watched > HINTED_SECONDS:
             self._add_faults({n: text for n, text in self._new_faults().items() if n in mine})
+        # The others soon.
+        self._watched = min(self._watched, now - WATCH_SECONDS + HINTED_SECONDS)
+
+    def _check_partition(self, relation: Relation) -> None:
+        """A partitioned table is described right before its partition, which says what old rows there are."""
+        root, self._root = self._root, None
+        if root is None or relation.identity == FULL_IDENTITY:
+            return
+        outputs = [n for n in self._outputs[root] if n not in self._reported]
+        table = self._settings.tables[self._outputs[root][0]]
+        found = not_full(table.shown, shown(relation.schema, relation.name))
+        self._add_faults(dict.fromkeys(outputs, table_error(found.what, found.detail)))
 
     def _look_at_tables(self) -> None:
         """What is wrong with a table becomes a transaction of its own behind the last one: its end is no
-        position that a commit of PostgreSQL can have, because those are multiples of eight."""
+        position that a commit of PostgreSQL can have, because those are multiples of eight. It must be behind
+        what is bound, too, because the shards may have all of that."""
+        bound = self._settings.bound
+        reached = max(self.spool.reached, bound)
+        if self.spool.open or self._begun or self.spool.reached < aligned(bound):
+            return
+        if aligned(reached + 1) > reached:
+            return  # no number is left before the next position of PostgreSQL
         faults = self._new_faults()
-        self._watched = time.monotonic()
+        self._watched, self._looked = time.monotonic(), True
         if not faults:
+            # (What is bound may end with an error that is no more.)
+            self.spool.advance(reached)
             return
         self._add_faults(faults)
-        self.spool.commit(self.spool.reached + 1)
+        self.spool.commit(reached + 1)
+        self._unsettled.clear()
 
     def _add_faults(self, faults: Mapping[int, str]) -> None:
         for output, text in faults.items():
             self.spool.add(framed(write_fault(output, text)))
-            self._reported.add(output)
+            # What is received again is not read by shards that have it.
+            if self.spool.reached >= aligned(self._settings.bound):
+                self._reported.add(output)
+                self._unsettled.add(output)
 
     def _new_faults(self) -> dict[int, str]:
         return {n: text for n, text in self._watch.faults().items() if n not in self._reported}

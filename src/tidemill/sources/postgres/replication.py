@@ -32,6 +32,9 @@ _KEEPALIVE = struct.Struct("!QqB")
 _STATUS = struct.Struct("!cQQQqB")
 _EPOCH_MICROS = 946_684_800_000_000
 
+_IN_USE = "55006"
+_DROP_AGAIN_SECONDS = 0.1
+
 # The lowest version of the protocol: higher ones add open and prepared transactions, which are not asked for.
 PROTOCOL_VERSION = 1
 
@@ -74,6 +77,11 @@ class ReplicationConnection:
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
 
+    @property
+    def process(self) -> int:
+        """The server's process for this connection."""
+        return self._pg.backend_pid
+
     def identify(self) -> ServerIdentity:
         system, timeline, position = self._row("IDENTIFY_SYSTEM")[:3]
         return ServerIdentity(str(system), int(timeline or 0), parse_lsn(str(position)))
@@ -84,9 +92,17 @@ class ReplicationConnection:
         row = self._row(f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} pgoutput EXPORT_SNAPSHOT")
         return ExportedSlot(parse_lsn(str(row[1])), str(row[2]))
 
-    def drop_slot(self, slot: str) -> None:
-        """Waits until nobody reads from it."""
-        self._execute(f"DROP_REPLICATION_SLOT {quoted(slot)} WAIT")
+    def drop_slot(self, slot: str, seconds: float) -> None:
+        """Waits so long until nobody reads from it."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                self._execute(f"DROP_REPLICATION_SLOT {quoted(slot)}")
+                return
+            except UpstreamError as e:
+                if e.sqlstate != _IN_USE or time.monotonic() > deadline:
+                    raise
+            time.sleep(_DROP_AGAIN_SECONDS)
 
     def start(self, slot: str, lsn: int, publication: str) -> None:
         """Begin the stream with the first transaction that commits at `lsn` or later, or where the slot is

@@ -24,6 +24,7 @@ from tidemill.sources.postgres.pgoutput import (
     FAULT,
     FULL_IDENTITY,
     INSERT,
+    KEY,
     NEW,
     OLD,
     RELATION,
@@ -67,7 +68,8 @@ def truncated(table: ReplicatedTable) -> str:
 
 def mismatch(table: ReplicatedTable, relation: Relation) -> str | None:
     """Why the table is no longer as it was described, as the text of its error."""
-    if relation.identity != FULL_IDENTITY:
+    # (The changes of a partitioned table are those of its partitions.)
+    if relation.identity != FULL_IDENTITY and not table.partitioned:
         found = _IDENTITIES.get(relation.identity, relation.identity)
         return table_error(
             f"table {table.shown} no longer has REPLICA IDENTITY FULL",
@@ -189,11 +191,28 @@ class ChangeDecoder:
                 )
             shape, chosen = shapes[position], mine[which == position]
             size = int((chunk.ends[chosen] - chunk.at[chosen]).sum())
-            if shape.error is not None:
-                yield SourceBatch(index, error_row(table, shape.error), len(chosen), size)
+            error = shape.error or self._without_old(chunk, table, kinds, chosen)
+            if error is not None:
+                yield SourceBatch(index, error_row(table, error), len(chosen), size)
                 continue
             batch = self._decoded(chunk, table, shape, kinds, chosen)
             yield SourceBatch(index, batch, len(chosen), size)
+
+    @staticmethod
+    def _without_old(
+        chunk: Chunk, table: ReplicatedTable, kinds: np.ndarray, chosen: np.ndarray
+    ) -> str | None:
+        """The error of a table some of whose updates and deletes do not have the old row."""
+        removing = chosen[kinds[chosen] != INSERT]
+        letters = chunk.payload.letters(chunk.at[removing] + 5)
+        # Of a partitioned table old rows are called keys, unless it has REPLICA IDENTITY FULL itself.
+        whole = (letters == OLD) | ((letters == KEY) & table.partitioned)
+        if bool(whole.all()):
+            return None
+        return table_error(
+            f"table {table.shown} no longer has REPLICA IDENTITY FULL",
+            "The stream lacks the old rows of updates and deletes.",
+        )
 
     def _decoded(
         self, chunk: Chunk, table: ReplicatedTable, shape: _Shape, kinds: np.ndarray, mine: np.ndarray
@@ -216,10 +235,10 @@ class ChangeDecoder:
         inserts, updates, deletes = (mine[kind == letter] for letter in (INSERT, UPDATE, DELETE))
         parts: list[_Rows] = []
         if len(deletes):
-            columns, _ = self._scan(chunk, shape, deletes, chunk.at[deletes] + 5, OLD)
+            columns, _ = self._scan(chunk, shape, deletes, chunk.at[deletes] + 5, OLD, KEY)
             parts.append(_Rows(deletes, _whole(columns), -1))
         if len(updates):
-            old, ends = self._scan(chunk, shape, updates, chunk.at[updates] + 5, OLD)
+            old, ends = self._scan(chunk, shape, updates, chunk.at[updates] + 5, OLD, KEY)
             new, _ = self._scan(chunk, shape, updates, ends, NEW)
             parts.append(_Rows(updates, _whole(old), -1))
             new = [column.with_unchanged_of(before) for column, before in zip(new, old, strict=True)]
@@ -232,14 +251,13 @@ class ChangeDecoder:
         return parts
 
     def _scan(
-        self, chunk: Chunk, shape: _Shape, messages: np.ndarray, at: np.ndarray, letter: int
+        self, chunk: Chunk, shape: _Shape, messages: np.ndarray, at: np.ndarray, *letters: int
     ) -> tuple[list[TupleColumn], np.ndarray]:
         ends = chunk.ends[messages]
-        if bool((at >= ends).any()) or bool((chunk.payload.letters(at) != letter).any()):
+        if bool((at >= ends).any()) or not bool(np.isin(chunk.payload.letters(at), letters).all()):
             raise ProtocolFault(
                 "PostgreSQL sent a change without its whole rows",
-                detail=f'A row of the kind "{chr(letter)}" is missing, though the table has REPLICA IDENTITY '
-                "FULL.",
+                detail=f'A row of the kind "{chr(letters[0])}" is missing.',
             )
         return scan_tuples(chunk.payload, at + 1, shape.width, ends)
 

@@ -98,6 +98,18 @@ class SnapshotPlan:
     def count(self) -> int:
         return self._starts[-1]
 
+    def whole(self, sql: psycopg.Connection[Any]) -> bool:
+        """Whether all of its tables are still in the files that the snapshot knows. The session has no other
+        use. Raises SnapshotGone, psycopg.Error."""
+        _enter(sql, self.name)
+        relids = [relation.relid for relation in self.relations]
+        ((count,),) = sql.execute(
+            "SELECT count(*) FROM pg_class WHERE oid = ANY(%s::oid[]) "
+            "AND relfilenode = pg_relation_filenode(oid)",
+            [relids],
+        ).fetchall()
+        return count == len(set(relids))
+
     def read(
         self, options: Mapping[str, Any], tables: Sequence[ReplicatedTable], first: int, last: int
     ) -> Iterator[SourceBatch]:

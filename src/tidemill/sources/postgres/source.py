@@ -33,7 +33,7 @@ from tidemill.sources.contract import (
 from tidemill.sources.offsets import Offsets
 from tidemill.sources.postgres import failures
 from tidemill.sources.postgres.connect import connect, upstream_error
-from tidemill.sources.postgres.definition import GAUGE, read_definition
+from tidemill.sources.postgres.definition import GAUGE, MARKS, read_definition
 from tidemill.sources.postgres.exporter import SnapshotExport
 from tidemill.sources.postgres.lsn import lsn_text
 from tidemill.sources.postgres.reader import PostgresReader, ReadSnapshot, SpooledPiece
@@ -41,6 +41,8 @@ from tidemill.sources.postgres.receiver import Receiver, ReceiverSettings
 from tidemill.sources.postgres.replication import ReplicationConnection
 from tidemill.sources.postgres.snapshot import plan_snapshot
 from tidemill.sources.postgres.spool import Spool
+from tidemill.sources.postgres.table_marks import MarksSpec
+from tidemill.sources.postgres.table_watch import TableWatch
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ SNAPSHOT_SECONDS = 10.0
 QUIET_SECONDS = 10.0
 # The messages of a task: tenths of a second.
 TASK_MESSAGES = 50_000
+# How long it is waited for that nobody reads from a slot that is to be dropped.
+DROP_SECONDS = 5.0
 # A snapshot in so many pieces at most; each is read on a connection of its own.
 SNAPSHOT_PIECES = 1024
 # The least bytes per second of a snapshot, for the deadline of its job.
@@ -85,6 +89,10 @@ class PostgresSource(UpstreamSource):
         self._receiver: Receiver | None = None
         self._export: SnapshotExport | None = None
         self._prepared: _Prepared | None = None
+        # What was learned about the tables, as it was told last.
+        self._marks: Mapping[str, MarksSpec] = {}
+        # A statement waits until this is bound.
+        self._wanted = 0
         # The last frontier, and when it was taken.
         self._told = 0
         self._told_at = 0.0
@@ -95,13 +103,18 @@ class PostgresSource(UpstreamSource):
     # -- where the upstream stands
 
     def frontier(self, now: int) -> Offsets:
-        received = self._opened().frontier(LOOK_SECONDS)
+        receiver = self._opened()
+        received = receiver.frontier(LOOK_SECONDS)
+        if receiver.marks != self._marks:
+            self._marks = receiver.marks
+            self.learned = {**(self.learned or {}), MARKS: {**self._definition.marks, **self._marks}}
         assert self._lsn is not None and self._spool is not None
         moment = time.monotonic()
         floor = max(self._told, self._bound, self._lsn)
         # Nothing but time has passed in between.
         quiet = not len(self._spool.blocks(floor, received))
-        if not quiet or moment - self._told_at >= QUIET_SECONDS or floor != self._told:
+        asked = floor < self._wanted <= received
+        if not quiet or asked or moment - self._told_at >= QUIET_SECONDS or floor != self._told:
             self._told, self._told_at = max(floor, received), moment
         return Offsets.at(self._told)
 
@@ -139,6 +152,9 @@ class PostgresSource(UpstreamSource):
             raise failures.other_system(definition.system, identity.system)
         self._lsn, self._timeline = slot.lsn, identity.timeline
         self.learned = {"lsn": slot.lsn, "timeline": identity.timeline}
+
+    def wanted(self, frontier: Offsets) -> None:
+        self._wanted = max(self._wanted, frontier[None])
 
     def durable(self, frontier: Offsets) -> None:
         self._durable = max(self._durable, frontier[None])
@@ -245,14 +261,6 @@ class PostgresSource(UpstreamSource):
     def _prepare(self, receiver: Receiver, upper: int, outputs: frozenset[int]) -> _Prepared:
         """A snapshot from which the rows at `upper` can be had: the one of the slot if it still is there,
         else a new one."""
-        prepared = self._prepared
-        if (
-            prepared is not None
-            and prepared.export is self._export
-            and prepared.export.usable
-            and (prepared.upper, prepared.outputs) == (upper, outputs)
-        ):
-            return prepared
         export = self._export
         if export is None or not export.usable:
             self._close_export()
@@ -262,16 +270,43 @@ class PostgresSource(UpstreamSource):
             self._close_export()
             raise failures.NotYet("a later snapshot is needed", detail=f"It must be at {lsn_text(upper)}.")
         receiver.require(export.lsn)
+        faults = self._faults(outputs)
+        prepared = self._prepared
+        same = (
+            prepared is not None
+            and prepared.export is export
+            and (prepared.upper, prepared.outputs) == (upper, outputs)
+            and prepared.snapshot.faults.keys() == faults.keys()
+        )
         session = connect(self._definition.connection)
         try:
-            tables = [(n, table) for n, table in enumerate(self._definition.tables) if n in outputs]
-            plan = plan_snapshot(session, export.snapshot, tables)
+            if same and prepared is not None:
+                plan = prepared.snapshot.plan
+            else:
+                tables = [
+                    (n, table)
+                    for n, table in enumerate(self._definition.tables)
+                    if n in outputs and n not in faults
+                ]
+                plan = plan_snapshot(session, export.snapshot, tables)
+            if not plan.whole(session):
+                self._close_export()
+                raise failures.NotYet("a later snapshot is needed", detail="A table was rewritten since.")
         except psycopg.Error as e:
             raise upstream_error(e, self._definition.connection) from None
         finally:
             session.close()
-        self._prepared = _Prepared(export, upper, outputs, ReadSnapshot(plan, export.lsn))
+        self._prepared = _Prepared(export, upper, outputs, ReadSnapshot(plan, export.lsn, faults))
         return self._prepared
+
+    def _faults(self, outputs: frozenset[int]) -> dict[int, str]:
+        """The tables that are no longer as they were described, and why."""
+        definition = self._definition
+        watch = TableWatch(definition.connection, definition.publication, definition.slot, definition.tables)
+        try:
+            return {n: text for n, text in watch.faults().items() if n in outputs}
+        finally:
+            watch.close()
 
     def reading_seconds(self, lower: Offsets, upper: Offsets, usual: float) -> float:
         if lower[None] < (self._lsn or 0) and self._prepared is not None:
@@ -288,7 +323,7 @@ class PostgresSource(UpstreamSource):
         try:
             connection = ReplicationConnection(definition.connection)
             try:
-                connection.drop_slot(definition.slot)
+                connection.drop_slot(definition.slot, DROP_SECONDS)
             finally:
                 connection.close()
         except UpstreamError as e:

@@ -8,9 +8,9 @@ stream; its number in the catalog tells them apart.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, LiteralString
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -21,6 +21,7 @@ from tidemill.sources.postgres.failures import no_publication
 from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.pgoutput import FULL_IDENTITY, Relation, RelationColumn
 from tidemill.sources.postgres.row_changes import mismatch, table_error
+from tidemill.sources.postgres.table_marks import MarksSpec, TableMarks, compare, read_marks
 
 _TABLES = """
 SELECT c.oid::int8, c.relreplident::text, a.attname::text, a.attnum::int4, a.atttypid::int8, a.atttypmod::int4
@@ -33,10 +34,14 @@ _SLOT = """
 SELECT confirmed_flush_lsn::text, wal_status::text, active_pid, to_jsonb(s) ->> 'invalidation_reason'
 FROM pg_replication_slots s WHERE slot_name = %s
 """
+_TERMINATE = "SELECT pg_terminate_backend(%s)"
 _POSITION = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END"
     "::text"
 )
+
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,12 @@ class TableWatch:
         self._slot = slot
         self._tables = tuple(tables)
         self._session: psycopg.Connection[Any] | None = None
+        # The marks of each output, as they were last without a fault.
+        self._known: dict[int, TableMarks] = {
+            n: table.marks for n, table in enumerate(self._tables) if table.marks is not None
+        }
+        # Those that differ from the descriptions, by key, to be stored with the definition.
+        self.learned: dict[str, MarksSpec] = {}
 
     def slot(self) -> SlotState | None:
         rows = self._rows(_SLOT, [self._slot])
@@ -80,12 +91,36 @@ class TableWatch:
         described: dict[int, list[tuple[Any, ...]]] = {}
         for row in self._rows(_TABLES, [[table.relid for table in self._tables]]):
             described.setdefault(int(row[0]), []).append(row)
+        marks = self._marks()
         found: dict[int, str] = {}
         for index, table in enumerate(self._tables):
             text = self._fault(table, described.get(table.relid), published=table.relid in published)
+            text = text or self._difference(index, table, marks.get(table.relid))
             if text is not None:
                 found[index] = text
         return found
+
+    def _marks(self) -> dict[int, TableMarks]:
+        relids = [self._tables[n].relid for n in self._known]
+        return self._asked(lambda session: read_marks(session, self._publication, relids))
+
+    def _difference(self, index: int, table: ReplicatedTable, found: TableMarks | None) -> str | None:
+        """What the marks of the table tell. If it is harmless, they are learned."""
+        known = self._known.get(index)
+        if known is None or found is None:
+            return None
+        difference = compare(table.shown, self._publication, known, found, [c.name for c in table.columns])
+        if difference is not None:
+            return table_error(difference.what, difference.detail)
+        found = replace(found, key=known.key, members=known.members)
+        if found.spec() != known.spec():
+            self._known[index] = found
+            self.learned = {**self.learned, found.key: found.spec()}
+        return None
+
+    def terminate(self, pid: int) -> None:
+        """End a session of ours that the server still has."""
+        self._rows(_TERMINATE, [pid])
 
     def _fault(
         self, table: ReplicatedTable, columns: list[tuple[Any, ...]] | None, *, published: bool
@@ -117,16 +152,19 @@ class TableWatch:
         return None
 
     def _rows(self, query: LiteralString, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return self._asked(lambda session: session.execute(sql.SQL(query), values or None).fetchall())
+
+    def _asked(self, ask: Callable[[psycopg.Connection[Any]], _Answer]) -> _Answer:
         """On a kept session; on a new one if that was lost."""
-        for fresh in (False, True):
-            if self._session is None or self._session.closed:
-                self._session, fresh = connect(self._options), True
+        while True:
+            fresh = self._session is None or self._session.closed
+            if self._session is None or fresh:
+                self._session = connect(self._options)
             try:
-                return self._session.execute(sql.SQL(query), values or None).fetchall()
+                return ask(self._session)
             except psycopg.Error as e:
                 if fresh or not self._session.closed:
                     raise upstream_error(e, self._options) from None
-        return []
 
     def close(self) -> None:
         if self._session is not None:

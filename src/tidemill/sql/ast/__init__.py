@@ -70,9 +70,13 @@ from tidemill.sql.ast.session import (
 )
 from tidemill.sql.ast.sinks import CreateSink, Share, SinkFormat, SinkTarget
 from tidemill.sql.ast.sources import (
+    NO_CHOICE,
+    AddSubsources,
     AlterSource,
+    ColumnChoice,
     CreateSource,
     CreateTableFromSource,
+    DropSubsources,
     ForTables,
     GiveUpTransaction,
     Option,
@@ -128,7 +132,9 @@ from tidemill.sql.ast.writes import (
 )
 
 __all__ = [
+    "NO_CHOICE",
     "AddColumn",
+    "AddSubsources",
     "AlterConnection",
     "AlterMaterializedView",
     "AlterOwner",
@@ -143,6 +149,7 @@ __all__ = [
     "AvroSchema",
     "Begin",
     "Close",
+    "ColumnChoice",
     "ColumnDef",
     "CommentOn",
     "Commit",
@@ -174,6 +181,7 @@ __all__ = [
     "Drop",
     "DropOwned",
     "DropRole",
+    "DropSubsources",
     "Envelope",
     "EnvelopeDebezium",
     "EnvelopeUpsert",

@@ -39,6 +39,10 @@ class Upstream(ABC):
         """The same upstream with its connection under this name. For kinds that have a connection."""
         raise Internal(f"{type(self).__name__} has no connection")
 
+    def choosing(self, choice: ColumnChoice) -> Upstream:
+        """The same upstream with these columns as text or left out, where it has such options."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class SourceOutput:
@@ -50,9 +54,26 @@ class SourceOutput:
 
 @dataclass(frozen=True, slots=True)
 class ForTables:
-    """FOR TABLES (a AS b, ...), or FOR ALL TABLES where `tables` is None."""
+    """FOR TABLES (a AS b, ...), or FOR SCHEMAS (a, ...), or FOR ALL TABLES where both are None."""
 
     tables: tuple[SourceOutput, ...] | None
+    schemas: tuple[Ident, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """TEXT COLUMNS (a, ...) and EXCLUDE COLUMNS (b, ...): columns that are kept as text, and left out."""
+
+    text: tuple[Name, ...] = ()
+    exclude: tuple[Name, ...] = ()
+
+    def to_sql(self) -> str:
+        """The options in their parentheses; nothing if there are none."""
+        clauses = (("TEXT COLUMNS", self.text), ("EXCLUDE COLUMNS", self.exclude))
+        return ", ".join(f"{words} ({', '.join(map(str, names))})" for words, names in clauses if names)
+
+
+NO_CHOICE = ColumnChoice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +98,7 @@ class CreateSource(Statement):
 @dataclass(frozen=True, slots=True)
 class CreateTableFromSource(Statement):
     """CREATE TABLE [IF NOT EXISTS] name [(columns)] FROM SOURCE source (REFERENCE output) [FORMAT ...]
-    [INCLUDE ...] [ENVELOPE ...]."""
+    [INCLUDE ...] [ENVELOPE ...] [WITH (TEXT COLUMNS (a, ...), EXCLUDE COLUMNS (b, ...))]."""
 
     name: Name
     source: Name
@@ -85,6 +106,7 @@ class CreateTableFromSource(Statement):
     columns: tuple[Ident, ...] = ()
     if_not_exists: bool = False
     messages: Messages = NO_MESSAGES
+    choice: ColumnChoice = NO_CHOICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +135,24 @@ class AlterSource(Statement):
     name: Name
     actions: tuple[SourceAction, ...]
     if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddSubsources(Statement):
+    """ALTER SOURCE [IF EXISTS] name ADD SUBSOURCE output [AS name], ... [WITH (TEXT COLUMNS (a, ...))]."""
+
+    name: Name
+    outputs: tuple[SourceOutput, ...]
+    choice: ColumnChoice = NO_CHOICE
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropSubsources(Statement):
+    """ALTER SOURCE [IF EXISTS] name DROP SUBSOURCE [IF EXISTS] names [CASCADE | RESTRICT]."""
+
+    name: Name
+    subsources: tuple[Name, ...]
+    if_exists: bool = False  # of the source
+    if_subsource_exists: bool = False
+    cascade: bool = False

@@ -10,7 +10,8 @@ from __future__ import annotations
 from tidemill.sql.bind.changes import bind_update
 from tidemill.sql.bind.constant import constant_rows
 from tidemill.sql.bind.determinism import Dependence, Determinism
-from tidemill.sql.bind.linear import ROW, Branch, Flat, Linearity, linearity
+from tidemill.sql.bind.forms.table_functions import returns_rows
+from tidemill.sql.bind.linear import Branch, Flat, Linearity, linearity, why_not_linear
 from tidemill.sql.bind.model import BoundExpr, BoundQuery, NameResolver, Relation, SessionInfo
 from tidemill.sql.bind.spark_errors import map_spark_error
 from tidemill.sql.bind.statements import (
@@ -20,8 +21,8 @@ from tidemill.sql.bind.statements import (
     constant_value,
 )
 from tidemill.sql.bind.substitute import substitute
-from tidemill.sql.bind.table_functions import returns_rows
 from tidemill.sql.functions import SPARK_CONF
+from tidemill.sql.plan.linear import ROW
 
 __all__ = [
     "ROW",
@@ -46,4 +47,5 @@ __all__ = [
     "map_spark_error",
     "returns_rows",
     "substitute",
+    "why_not_linear",
 ]

@@ -8,6 +8,7 @@ it. Which one is unspecified, as in PostgreSQL.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -16,18 +17,29 @@ from tidemill.sql.bind.coerce import assign
 from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.errors import position_of
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import BoundNode, Const, lower, lower_filter
 from tidemill.sql.bind.model import BoundQuery, NameResolver, SessionInfo
 from tidemill.sql.bind.query import BoundParts
 from tidemill.sql.bind.scope import Scope, Visible
 from tidemill.sql.bind.statements import finished
-from tidemill.sql.bind.tables import From, aliased, bind_from, select_from, subquery_as
-from tidemill.sql.functions.tree import call
-from tidemill.types.model import Column, SqlType
+from tidemill.sql.bind.tables import bind_from, columns_named
+from tidemill.sql.plan.expressions import BoundNode, Const, Ref
+from tidemill.sql.plan.operators import (
+    Copies,
+    Filter,
+    FirstOfEach,
+    Join,
+    Named,
+    Operator,
+    Output,
+    Project,
+    Scan,
+    inputs,
+    outputs,
+)
+from tidemill.types.model import INT8, Column, SqlType
 
-# The number of a row's copy, and the number of a match of this copy. Users cannot have columns of these names
-# (`types.names`).
-_COPY, _PLACE = "mz_copy", "mz_place"
+# The number of a row's copy. Users cannot have a column of this name (`types.names`).
+_COPY = "mz_copy"
 
 
 def bind_update(
@@ -51,24 +63,24 @@ def bind_update(
     if others is not None:
         select.set("joins", [exp.Join(this=_together(others))])
     source, scope = bind_from(env, select, None)
-    if source is None:
-        raise Internal("an UPDATE without a table")
     target = scope.items[0].columns
     condition = Binder(env, scope, "WHERE").boolean(where, "WHERE") if where is not None else None
     old = [scope.use(v) for v in target]
     columns = [Column(v.name, n.type) for v, n in zip(target, old, strict=True)]
     new = _assigned(env, scope, target, assignments, defaults or {}) if assignments else []
-    outputs = [lower(n) for n in (*old, *new)]
-    if others is None:
-        tree = select_from(source.tree, outputs)
-    else:
-        tree = select_from(_numbered(source), outputs)
-        tree.set("joins", [j.copy() for j in source.joins])
-    if condition is not None:
-        tree.set("where", exp.Where(this=lower_filter(condition)))
     if others is not None:
-        tree = _once(ctx, tree, source.tree.alias, len(outputs))
-    return finished(ctx, BoundParts(tree, (*columns, *(columns if new else ()))))
+        source = _numbered(source)
+    if condition is not None:
+        source = Filter(source, condition)
+    listed = outputs((*old, *new))
+    plan: Operator = Project(source, listed)
+    if others is not None:
+        # One match of each copy of a row.
+        copy = Output("d0", Ref(INT8, _target(source).alias, _COPY))
+        alias = ctx.alias()
+        first = Named(FirstOfEach(Project(source, (*listed, copy)), (copy.name,)), alias)
+        plan = Project(first, outputs(columns_named(alias, [o.node.type for o in listed])))
+    return finished(ctx, BoundParts(plan, (*columns, *(columns if new else ()))))
 
 
 def _assigned(
@@ -107,29 +119,16 @@ def _together(others: exp.Expr) -> exp.Subquery:
     return exp.Subquery(this=first)
 
 
-def _numbered(source: From) -> exp.Subquery:
-    """The table that changes, under its alias, with a number for each copy of a row."""
-    inner = source.tree.copy()
-    alias = inner.alias
-    inner.set("alias", None)
-    number = aliased(call("monotonically_increasing_id"), _COPY)
-    select = exp.Select(expressions=[exp.Star(), number], from_=exp.From(this=inner))
-    return subquery_as(select, alias)
+def _numbered(source: Operator) -> Operator:
+    """The table that changes, which is the leftmost, with a number for each copy of a row."""
+    if isinstance(source, Join):
+        return replace(source, left=_numbered(source.left))
+    if not isinstance(source, Scan):
+        raise Internal("a change of what is no table")
+    return Copies(source, _COPY)
 
 
-def _once(ctx: BindContext, tree: exp.Select, target: str, width: int) -> exp.Select:
-    """`tree` with one row for each copy of a row of `target`."""
-    copy = exp.column(_COPY, table=target, quoted=True)
-    place = exp.Window(
-        this=call("row_number"),
-        partition_by=[copy],
-        order=exp.Order(expressions=[exp.Ordered(this=copy.copy(), desc=False, nulls_first=True)]),
-        over="OVER",
-    )
-    tree.set("expressions", [*tree.expressions, aliased(place, _PLACE)])
-    alias = ctx.alias()
-    columns = [exp.column(f"c{i}", table=alias, quoted=True) for i in range(width)]
-    outer = select_from(subquery_as(tree, alias), columns)
-    first = exp.EQ(this=exp.column(_PLACE, table=alias, quoted=True), expression=exp.Literal.number(1))
-    outer.set("where", exp.Where(this=first))
-    return outer
+def _target(source: Operator) -> Scan:
+    while not isinstance(source, Copies):
+        source = inputs(source)[0]
+    return source.input

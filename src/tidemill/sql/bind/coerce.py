@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.context import BindContext
-from tidemill.sql.bind.convert import convert
 from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.digits import agreed, digits_of, with_digits, written_digits
 from tidemill.sql.bind.errors import mismatch
-from tidemill.sql.bind.ir import BoundNode, BoundParam, Const, Convert, fitted
 from tidemill.sql.functions.lattice import FLOATS, STRINGS, base, can_coerce, common_type
 from tidemill.sql.functions.lattice import ArgumentContext as CastContext
+from tidemill.sql.plan.convert import convert
+from tidemill.sql.plan.expressions import BoundNode, BoundParam, Const, Convert, fitted
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import TEXT, Kind, SqlType
 from tidemill.types.model import plain as stored_type

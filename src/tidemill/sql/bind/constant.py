@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidemill import caches
-from tidemill.sql.bind.convert import convert
 from tidemill.sql.functions.markers import Fixed
+from tidemill.sql.plan.convert import convert
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Kind, SqlType
 from tidemill.types.wire.text import decode_text, encode_text
 
 if TYPE_CHECKING:
-    from tidemill.sql.bind.ir import BoundNode
     from tidemill.sql.bind.model import BoundQuery, SessionInfo
+    from tidemill.sql.plan.expressions import BoundNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def evaluate(constants: Constants, session: SessionInfo, params: Sequence[pa.Sca
 
 def _literal(constants: Constants) -> bool:
     """Whether the rows are the same in every session and at every time."""
-    from tidemill.sql.bind.ir import Const
+    from tidemill.sql.plan.expressions import Const
 
     return all(isinstance(c, pa.Array) or all(isinstance(n, Const) for n in c) for c in constants.columns)
 
@@ -103,7 +103,7 @@ def evaluate_node(
     node: BoundNode, session: SessionInfo, params: Sequence[pa.Scalar] = ()
 ) -> pa.Scalar | None:
     """The node's value in storage form; None if it needs Spark or parameters that are not known yet."""
-    from tidemill.sql.bind.ir import BoundParam, Const, Convert, SessionValue, fitted
+    from tidemill.sql.plan.expressions import BoundParam, Const, Convert, SessionValue, fitted
 
     if isinstance(node, Const):
         node = fitted(node)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from sqlglot import exp
+from collections.abc import Sequence
 
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.sql.bind.determinism import Dependence, Determinism
 from tidemill.sql.bind.errors import IndeterminateType
 from tidemill.sql.bind.model import Relation, SessionInfo
+from tidemill.sql.plan.operators import Operator, size
 from tidemill.types.model import TEXT, Kind, SqlType
 
 # Views may be nested. A deeper chain is probably a mistake, and each level uses Python stack frames.
 MAX_VIEW_DEPTH = 64
-# Each reference to a view or WITH query copies it. Thirty that reference the previous one twice would be a
-# billion copies. This limit on the nodes of repeated copies is about ten megabytes and two seconds of work.
-MAX_REPEATED_NODES = 50_000
+# Each reference to a view or WITH query repeats it. Thirty that reference the previous one twice would be a
+# billion copies. This limit on the operators and expressions of the repetitions is about ten megabytes of
+# Spark SQL and two seconds of work: a node of the plan is some five nodes there.
+MAX_REPEATED_NODES = 10_000
 
 # The maximum of a Bind message, which has a 16-bit count.
 MAX_PARAMETERS = 65535
@@ -45,6 +45,7 @@ class BindContext:
         # Views (by id) and WITH queries (by identity) that were copied into the query, and the total size of
         # repeated copies.
         self._written: set[str | int] = set()
+        self._sizes: dict[int, tuple[Operator, int]] = {}
         self._repeated = 0
         self._aliases = 0
 
@@ -72,12 +73,12 @@ class BindContext:
         self.bases[alias] = placeholder
         return placeholder
 
-    def write_out(self, what: str | int, tree: Callable[[], exp.Expr]) -> None:
-        """Note that a view or WITH query is copied into the query, perhaps again."""
+    def write_out(self, what: str | int, plan: Operator) -> None:
+        """Note that a view or WITH query is part of the query, perhaps again."""
         if what not in self._written:
             self._written.add(what)
             return
-        self._repeated += sum(1 for _ in tree().walk())
+        self._repeated += size(plan, self._sizes)
         if self._repeated > MAX_REPEATED_NODES:
             raise LimitExceeded(
                 "statement too complex",

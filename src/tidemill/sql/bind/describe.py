@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.sql.bind.determinism import Dependence
-from tidemill.sql.bind.substitute import complete
+from tidemill.sql.plan.explain import explain
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.model import BoundQuery
 
 
 def describe(bound: BoundQuery) -> str:
-    """The output columns, the inputs with the columns that are read, and the Spark query."""
+    """The output columns, the inputs with the columns that are read, the plan and the Spark query."""
     lines = ["Columns:"]
     lines += [f"  {c.name}: {c.type}" for c in bound.columns]
     if bound.inputs:
@@ -37,8 +37,10 @@ def describe(bound: BoundQuery) -> str:
     ]
     if flags:
         lines.append(f"Properties: {', '.join(flags)}")
+    lines.append("Plan:")
+    lines += [f"  {line}" for line in explain(bound.plan)]
     lines.append("Spark:")
-    tree = complete(bound.spark, (), bound.session)
+    tree = bound.spark
     for node in list(tree.find_all(exp.Placeholder)):
         node.replace(exp.Var(this=f"${node.this}"))
     text = tree.sql(dialect="spark", normalize_functions=False, pretty=True)

@@ -14,8 +14,8 @@ from decimal import Decimal, InvalidOperation
 
 import pyarrow as pa
 
-from tidemill.sql.bind.ir import BoundNode, Const
 from tidemill.sql.functions.lattice import INTEGERS
+from tidemill.sql.plan.expressions import BoundNode, Const
 from tidemill.types.arrow import NUMERIC_SCALE
 from tidemill.types.model import INT4, Kind, SqlType
 

@@ -16,22 +16,29 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import TidemillError, UndefinedObject, Unsupported
-from tidemill.sql.bind import arrays, json_calls, ordered_sets, records, scalars, session, special, subquery
-from tidemill.sql.bind.aggregate import bind_aggregate
 from tidemill.sql.bind.calls import FunctionCall, call_of, row_of
 from tidemill.sql.bind.coerce import explicit_cast, to_type
 from tidemill.sql.bind.context import BindContext
-from tidemill.sql.bind.convert import integer_scalar, numeric_scalar
 from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.digits import result_type, with_digits, written_digits
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.fold import fold
-from tidemill.sql.bind.ir import BoundNode, BoundParam, Const, Op
+from tidemill.sql.bind.forms import (
+    arrays,
+    json_calls,
+    ordered_sets,
+    records,
+    scalars,
+    session,
+    special,
+    subquery,
+)
+from tidemill.sql.bind.forms.aggregate import bind_aggregate
+from tidemill.sql.bind.forms.table_functions import SET_RETURNING, bind_rows
+from tidemill.sql.bind.forms.window import bind_window, is_window_function
 from tidemill.sql.bind.operators import BINARY, UNARY
 from tidemill.sql.bind.scope import Scope
-from tidemill.sql.bind.table_functions import SET_RETURNING, bind_rows
 from tidemill.sql.bind.typename import sql_type
-from tidemill.sql.bind.window import bind_window, is_window_function
 from tidemill.sql.functions import signature
 from tidemill.sql.functions.lattice import STRINGS, base
 from tidemill.sql.functions.resolve import (
@@ -41,6 +48,8 @@ from tidemill.sql.functions.resolve import (
     resolve_function,
     resolve_operator,
 )
+from tidemill.sql.plan.convert import integer_scalar, numeric_scalar
+from tidemill.sql.plan.expressions import BoundNode, BoundParam, Const, Op
 from tidemill.types.arrow import NUMERIC_SCALE
 from tidemill.types.model import BOOL, NUMERIC, TEXT, UNKNOWN, Kind
 

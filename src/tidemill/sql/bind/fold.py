@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from tidemill.errors import InvalidValue, TidemillError
 from tidemill.sql.bind.digits import digits_of, with_digits
-from tidemill.sql.bind.ir import BoundNode, Const
 from tidemill.sql.functions.lattice import FLOATS, SIGNED
 from tidemill.sql.functions.rowwise import stored
+from tidemill.sql.plan.expressions import BoundNode, Const
 from tidemill.sql.scalar import numbers
 from tidemill.types.arrow import NUMERIC_SCALE, arrow_type
 from tidemill.types.model import Kind, SqlType

@@ -1,4 +1,4 @@
-"""GROUP BY and aggregates: the inner query that groups, and the names that the outer query may use."""
+"""GROUP BY and aggregates: the groups, and the names that the select list may use."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sqlglot import exp
 from tidemill.errors import LimitExceeded
 from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.errors import GroupingError, unsupported
-from tidemill.sql.bind.ir import GROUPING, Aggregate, BoundNode, Op, Ref, lower, lower_filter, rewrite, walk
 from tidemill.sql.bind.scope import Scope
-from tidemill.sql.bind.tables import aliased, subquery_as
-from tidemill.sql.functions.tree import Tree, add, call, cast, cast_to, integer, mul, null
+from tidemill.sql.functions.tree import Tree, add, integer, mul
+from tidemill.sql.plan.expressions import GROUPING, Aggregate, BoundNode, Op, Ref, rewrite, walk
+from tidemill.sql.plan.operators import Group, Named, Operator
 from tidemill.types.model import INT4, Kind
 
 # The maximum number of grouping sets, as in PostgreSQL (CUBE over twelve expressions).
@@ -71,19 +71,19 @@ def _joined(parts: Sequence[list[BoundNode]]) -> list[BoundNode]:
 
 
 class Grouping:
-    """One grouped SELECT. In the inner query, keys are the columns g0, g1, ..., aggregates are a0, a1, ...,
-    and b0, b1, ... say whether a key is missing from the row's grouping set."""
+    """One grouped SELECT: its `Group`, and its expressions over the group's columns."""
 
     def __init__(self, ctx: BindContext, scope: Scope, sets: Sets) -> None:
         self._alias = ctx.alias()
-        self._ctx = ctx
         keys = list(dict.fromkeys(node for s in sets for node in s))
+        if any(key.type.kind is Kind.CHAR and key.type.length is None for key in keys):
+            raise unsupported("GROUP BY of type character without a length")
         self._sets = sets
         self._keys = {key: Ref(key.type, self._alias, f"g{i}") for i, key in enumerate(keys)}
         self._bits = {key: Ref(INT4, self._alias, f"b{i}") for i, key in enumerate(keys)}
         self._aggregates: dict[Aggregate, Ref] = {}
         visible = [v.node for item in scope.items for v in item.columns] + [v.node for v in scope.columns]
-        # Spark aliases of this query's FROM items; other references are those of an enclosing query.
+        # Aliases of this query's FROM items; other references are those of an enclosing query.
         self._own = {part.table for node in visible for part in walk(node) if isinstance(part, Ref)}
 
     def collect(self, node: BoundNode) -> None:
@@ -96,52 +96,10 @@ class Grouping:
                 name = f"a{len(self._aggregates)}"
                 self._aggregates[part] = Ref(part.type, self._alias, name)
 
-    def source(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: BoundNode | None) -> exp.Expr:
-        """The inner query, as the outer one's FROM item."""
-        full = [s for s in self._sets if s]
-        empty = len(self._sets) - len(full)
-        parts: list[exp.Expr] = []
-        if full:
-            parts.append(self._select(full, tree, joins, where))
-        # The empty grouping set has a row even without input, so it needs a separate query.
-        parts += [self._select([[]], tree, joins, where) for _ in range(empty)]
-        whole = parts[0]
-        for part in parts[1:]:
-            whole = exp.Union(this=whole, expression=part, distinct=False)
-        return subquery_as(whole, self._alias)
-
-    def _select(
-        self, sets: Sets, tree: exp.Expr | None, joins: Sequence[exp.Join], where: BoundNode | None
-    ) -> exp.Select:
-        named = {key for s in sets for key in s}
-        columns: list[exp.Expr] = []
-        for key, ref in self._keys.items():
-            columns.append(aliased(_key_tree(key) if key in named else cast_to(null(), key.type), ref.name))
-        columns += [aliased(lower(agg), ref.name) for agg, ref in self._aggregates.items()]
-        if len(self._sets) > 1:
-            for key, ref in self._bits.items():
-                columns.append(aliased(self._bit(key, sets, named), ref.name))
-        if not self._aggregates and any(not s for s in self._sets):
-            # Without keys, groups all rows into one.
-            columns.append(aliased(exp.Count(this=exp.Star()), "n"))
-        select = exp.Select(expressions=columns)
-        if tree is not None:
-            select.set("from_", exp.From(this=tree.copy()))
-        if joins:
-            select.set("joins", [j.copy() for j in joins])
-        if where is not None:
-            select.set("where", exp.Where(this=lower_filter(where)))
-        if len(sets) > 1:
-            tuples = [exp.Tuple(expressions=[_key_tree(k) for k in s]) for s in sets]
-            select.set("group", exp.Group(expressions=[exp.GroupingSets(expressions=tuples)]))
-        elif sets[0]:
-            select.set("group", exp.Group(expressions=[_key_tree(key) for key in sets[0]]))
-        return select
-
-    def _bit(self, key: BoundNode, sets: Sets, named: set[BoundNode]) -> Tree:
-        if key not in named:
-            return integer(1)
-        return integer(0) if len(sets) == 1 else cast(call("grouping", _key_tree(key)), "INT")
+    def source(self, plan: Operator) -> Operator:
+        """The groups of the plan's rows, as a FROM item."""
+        sets = tuple(tuple(s) for s in self._sets)
+        return Named(Group(plan, sets, tuple(self._keys), tuple(self._aggregates)), self._alias)
 
     def finish(self, node: BoundNode) -> BoundNode:
         """The expression over the inner query's columns. Raises 42803 for a column that is neither grouped
@@ -181,9 +139,3 @@ class Grouping:
             return number
 
         return Op(INT4, "grouping bits", bits, build)
-
-
-def _key_tree(key: BoundNode) -> exp.Expr:
-    if key.type.kind is Kind.CHAR and key.type.length is None:
-        raise unsupported("GROUP BY of type character without a length")
-    return lower(key)

@@ -1,7 +1,7 @@
 """The binder's inputs and outputs.
 
 The engine passes names (`NameResolver`), session values (`SessionInfo`) and a parsed query. It gets a
-`BoundQuery`: typed columns, the Spark query over placeholder names, and the relation of each placeholder.
+`BoundQuery`: typed columns, the plan over placeholder names, and the relation of each placeholder.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
+import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import Internal
@@ -18,6 +19,9 @@ from tidemill.sql.bind.constant import Constants
 from tidemill.sql.bind.determinism import DETERMINED, Dependence, Determinism
 from tidemill.sql.functions.markers import Fixed, read_marker
 from tidemill.sql.functions.tree import sql_text
+from tidemill.sql.lower.queries import lower_query
+from tidemill.sql.plan.expressions import known_parameters
+from tidemill.sql.plan.operators import Operator, is_ordered, rewrite_plan
 from tidemill.types.model import Column, RelationDesc, SqlType
 
 
@@ -76,25 +80,51 @@ class SessionInfo:
         return self.now if self.statement is None else self.statement()
 
 
+class Lowered:
+    """A plan and its Spark tree, which is made once, when it is needed. The tree contains markers for
+    parameters and session values, and must not be changed."""
+
+    def __init__(self, plan: Operator) -> None:
+        self.plan = plan
+        self._tree: exp.Expr | None = None
+
+    def tree(self) -> exp.Expr:
+        if self._tree is None:
+            self._tree = lower_query(self.plan)
+        return self._tree
+
+
 @dataclass(frozen=True, slots=True)
 class BoundQuery:
     """A query that is ready to run, or, with parameters, ready for `substitute`.
 
-    In `tree`, the Spark query, each relation is a table named by a placeholder. The output columns are c0,
-    c1, ... in the order of `columns`, with their storage types. `used` are the physical columns that each
-    placeholder must provide. `constants` is set if the query is a list of rows without relations (which may
-    still need Spark: see `constant_rows`).
+    In its plan each relation is named by a placeholder. The output columns are c0, c1, ... in the order of
+    `columns`, with their storage types. `used` are the physical columns that each placeholder must provide.
+    `constants` is set if the query is a list of rows without relations (which may still need Spark: see
+    `constant_rows`).
     """
 
     columns: tuple[Column, ...]
-    build: Callable[[], exp.Expr]  # makes the Spark tree; called once it is needed
+    lowered: Lowered
     inputs: Mapping[str, str]
     used: Mapping[str, frozenset[str]]
+    # Those whose values are not known yet.
     param_types: tuple[SqlType, ...]
     session: SessionInfo
     determinism: Determinism = DETERMINED
-    ordered: bool = False
     constants: Constants | None = None
+    # The values of the parameters, after `substitute`.
+    params: tuple[pa.Scalar, ...] = ()
+
+    @property
+    def plan(self) -> Operator:
+        """The plan, with the values of parameters that are known."""
+        plan = self.lowered.plan
+        return rewrite_plan(plan, known_parameters(self.params)) if self.params else plan
+
+    @property
+    def ordered(self) -> bool:
+        return is_ordered(self.lowered.plan)
 
     @property
     def uses_now(self) -> bool:
@@ -107,7 +137,7 @@ class BoundQuery:
     @property
     def uses_time_zone(self) -> bool:
         """Whether a time is read or shown in the session's time zone."""
-        markers = (read_marker(node) for node in self.spark.find_all(exp.Placeholder))
+        markers = (read_marker(node) for node in self.lowered.tree().find_all(exp.Placeholder))
         return self.determinism.on(Dependence.TIME_ZONE) is not None or any(
             marker is not None and marker[0] is Fixed.ZONE for marker in markers
         )
@@ -118,15 +148,14 @@ class BoundQuery:
 
     @property
     def spark(self) -> exp.Expr:
-        """The Spark tree. It still contains markers for parameters, now() and mz_now(); `sql` replaces those
-        with known values."""
-        return self.build()
-
-    def sql(self) -> str:
-        """The query as Spark SQL text, complete. Parameters must have been substituted."""
+        """The query as a Spark tree; values that are not known yet are still markers."""
         from tidemill.sql.bind.substitute import complete
 
-        tree = complete(self.spark, (), self.session)
+        return complete(self.lowered.tree(), self.params, self.session)
+
+    def sql(self) -> str:
+        """The query as Spark SQL text. All values must be known."""
+        tree = self.spark
         for node in tree.find_all(exp.Placeholder):
             marker = read_marker(node)
             raise Internal(f"marker {marker[0] if marker else node.this} left in a query")

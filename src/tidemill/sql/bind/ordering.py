@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tidemill.errors import TidemillError
-from tidemill.sql.bind.aggregate import sort_direction
 from tidemill.sql.bind.errors import AmbiguousColumn, InvalidColumnReference, position_of, unsupported
-from tidemill.sql.bind.ir import BoundNode
-from tidemill.sql.functions.comparison import check_sorted, sortable
-from tidemill.sql.functions.tree import Tree
+from tidemill.sql.bind.forms.aggregate import sort_direction
+from tidemill.sql.functions.comparison import check_sorted
+from tidemill.sql.plan.expressions import BoundNode, Ref, SortKey
 from tidemill.types.model import SqlType
 
 
@@ -26,9 +25,9 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True)
 class OrderKey:
-    """One ORDER BY item: a Spark item, and the expression to compute for it if it is not an output column."""
+    """One ORDER BY item: the column to sort by, and the expression to compute for it if it is no output."""
 
-    tree: exp.Ordered
+    key: SortKey
     hidden: BoundNode | None = None
 
 
@@ -39,7 +38,7 @@ def order_output(
     what: str,
 ) -> list[OrderKey]:
     """The items of ORDER BY over the columns c0, c1, ... `bind` binds expressions over the input (None if the
-    clause sees only output columns). The tree of a hidden item sorts by h0, h1, ..."""
+    clause sees only output columns). Other expressions are the columns h0, h1, ..."""
     keys: list[OrderKey] = []
     hidden: list[BoundNode] = []
     for item in order.expressions:
@@ -63,11 +62,9 @@ def order_output(
     return keys
 
 
-def _ordered(item: exp.Ordered, name: str, t: SqlType) -> exp.Ordered:
+def _ordered(item: exp.Ordered, name: str, t: SqlType) -> SortKey:
     check_sorted(t, "ORDER BY")
-    descending, nulls_first = sort_direction(item)
-    value: Tree = sortable(exp.column(name, quoted=True), t)
-    return exp.Ordered(this=value, desc=descending, nulls_first=nulls_first)
+    return SortKey(Ref(t, "", name), *sort_direction(item))
 
 
 def find_output(node: exp.Expr, outputs: Sequence[OutputColumn], clause: str) -> int | None:

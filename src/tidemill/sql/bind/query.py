@@ -1,14 +1,13 @@
 """Queries: SELECT, VALUES, set operations, WITH, ORDER BY and LIMIT.
 
-`bind_level` binds one query at any depth and returns a Spark query whose output columns are c0, c1, ... A
-grouped query becomes two: the inner one groups and aggregates, the outer one computes the select list from
-the inner's columns. So the binder, and not Spark, decides by PostgreSQL's rules which names are valid after
-grouping.
+`bind_level` binds one query at any depth and returns its plan, whose outputs are c0, c1, ... In a grouped
+query, the select list is computed from the columns of the groups. So the binder, and not Spark, decides by
+PostgreSQL's rules which names are valid after grouping.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -18,32 +17,32 @@ from tidemill.sql.bind.coerce import unify
 from tidemill.sql.bind.constant import Constants
 from tidemill.sql.bind.errors import mismatch, position_of, unsupported
 from tidemill.sql.bind.expr import Env
-from tidemill.sql.bind.ir import BoundNode, Ref, is_constant, lower
-from tidemill.sql.bind.limits import apply_limits, ties
+from tidemill.sql.bind.limits import limited, ties
 from tidemill.sql.bind.ordering import OutputColumn, order_output
 from tidemill.sql.bind.scope import Scope
-from tidemill.sql.bind.tables import select_from, subquery_as
+from tidemill.sql.bind.tables import columns_named
 from tidemill.sql.functions.comparison import check_grouped
 from tidemill.sql.functions.lattice import common_type
+from tidemill.sql.plan.expressions import BoundNode, Ref, SortKey, is_constant
+from tidemill.sql.plan.operators import Named, Operator, Project, SetOperation, Sort, outputs
 from tidemill.types.model import Column, SqlType
 
 
 @dataclass(frozen=True, slots=True)
 class BoundParts:
-    """A query bound at some depth. `source` is its Spark tree, or a function that creates it (long VALUES
-    lists may never need one). `outer` are the columns of enclosing queries that the tree references."""
+    """A query bound at some depth; the outputs of its plan are c0, c1, ... `outer` are the columns of
+    enclosing queries that the plan references."""
 
-    source: exp.Expr | Callable[[], exp.Expr]
+    plan: Operator
     columns: tuple[Column, ...]
     outer: Sequence[Ref] = field(default=())
-    ordered: bool = False
     constants: Constants | None = None
     # The output expressions, if they are plain (those of a SELECT). Set operations coerce them.
     nodes: tuple[BoundNode, ...] = ()
 
     @property
-    def tree(self) -> exp.Expr:
-        return self.source if isinstance(self.source, exp.Expr) else self.source()
+    def types(self) -> list[SqlType]:
+        return [c.type for c in self.columns]
 
 
 def bind_level(env: Env, query: exp.Expr, parent: Scope | None) -> BoundParts:
@@ -126,7 +125,7 @@ def _set_operation(env: Env, query: exp.SetOperation, parent: Scope | None) -> B
             f"each {name} query must have the same number of columns", position=position_of(query.expression)
         )
     aliases = [env.ctx.alias(), env.ctx.alias()]
-    outputs: list[list[BoundNode]] = [[], []]
+    nodes_of: list[list[BoundNode]] = [[], []]
     columns: list[Column] = []
     for i, (left, right) in enumerate(zip(sides[0].columns, sides[1].columns, strict=True)):
         raw = [_raw_output(s, i) for s in sides]
@@ -141,17 +140,15 @@ def _set_operation(env: Env, query: exp.SetOperation, parent: Scope | None) -> B
         columns.append(Column(left.name, t))
         if query.args.get("distinct"):
             check_grouped(typed[0].type, name)
-        for output, node in zip(outputs, typed, strict=True):
-            output.append(node)
-    parts = [
-        # The sides have no other use, so they are not copied: copies at each step of a long chain would take
-        # quadratic time.
-        select_from(subquery_as(s.tree, a, own=True), [lower(n) for n in nodes])
-        for s, a, nodes in zip(sides, aliases, outputs, strict=True)
-    ]
-    tree = type(query)(this=parts[0], expression=parts[1], distinct=bool(query.args.get("distinct")))
+        for nodes, node in zip(nodes_of, typed, strict=True):
+            nodes.append(node)
+    left, right = (
+        Project(Named(s.plan, a), outputs(nodes))
+        for s, a, nodes in zip(sides, aliases, nodes_of, strict=True)
+    )
+    plan = SetOperation(name, bool(query.args.get("distinct")), left, right)
     outer = [*sides[0].outer, *(r for r in sides[1].outer if r not in sides[0].outer)]
-    return _finish(env, BoundParts(tree, tuple(columns), outer), query, parent)
+    return _finish(env, BoundParts(plan, tuple(columns), outer), query, parent)
 
 
 def _raw_output(side: BoundParts, index: int) -> BoundNode:
@@ -178,19 +175,13 @@ def _finish(env: Env, bound: BoundParts, query: exp.Expr, parent: Scope | None) 
         return _finish_ties(env, bound, query)
     if order is None and not query.args.get("limit") and not query.args.get("offset"):
         return bound
-    tree = bound.tree
-    ordered = False
-    constants = bound.constants
+    plan = bound.plan
     if order is not None:
         alias = env.ctx.alias()
         refs, keys = _order_keys(bound, alias, order)
-        select = select_from(subquery_as(tree, alias), [lower(r) for r in refs])
-        select.set("order", exp.Order(expressions=keys))
-        tree, ordered, constants = select, True, None
-    limited = apply_limits(env, tree, query, ordered=ordered)
-    if limited is not tree:
-        constants = None
-    return replace(bound, source=limited, ordered=ordered, constants=constants)
+        plan = Sort(Project(Named(plan, alias), outputs(refs)), keys)
+    plan = limited(env, plan, query)
+    return bound if plan is bound.plan else replace(bound, plan=plan, constants=None)
 
 
 def _finish_ties(env: Env, bound: BoundParts, query: exp.Expr) -> BoundParts:
@@ -201,24 +192,22 @@ def _finish_ties(env: Env, bound: BoundParts, query: exp.Expr) -> BoundParts:
     assert limit is not None
     keys = _order_keys(bound, env.ctx.alias(), query.args.get("order"))[1]
     alias = env.ctx.alias()
-    columns = [exp.column(f"c{i}", table=alias, quoted=True) for i in range(len(bound.columns))]
-    kept = with_ties(env, select_from(subquery_as(bound.tree, alias), columns), keys, query, limit)
+    whole = Project(Named(bound.plan, alias), outputs(columns_named(alias, bound.types)))
     outer = env.ctx.alias()
-    names = [exp.column(f"c{i}", table=outer, quoted=True) for i in range(len(bound.columns))]
-    select = select_from(subquery_as(kept, outer), names)
-    select.set("order", exp.Order(expressions=[k.copy() for k in keys]))
-    return replace(bound, source=select, ordered=True, constants=None)
+    kept = Named(with_ties(env, whole, keys, query, limit), outer)
+    plan = Sort(Project(kept, outputs(columns_named(outer, bound.types))), keys)
+    return replace(bound, plan=plan, constants=None)
 
 
 def _order_keys(
     bound: BoundParts, alias: str, order: exp.Order | None
-) -> tuple[list[Ref], list[exp.Ordered]]:
-    """The outputs as columns of `alias`, and the items of ORDER BY over them."""
+) -> tuple[list[Ref], tuple[SortKey, ...]]:
+    """The outputs as columns of `alias`, and the keys of ORDER BY over them."""
     refs = [Ref(c.type, alias, f"c{i}", c.name) for i, c in enumerate(bound.columns)]
-    outputs = [OutputColumn(c.name, r) for c, r in zip(bound.columns, refs, strict=True)]
+    named = [OutputColumn(c.name, r) for c, r in zip(bound.columns, refs, strict=True)]
     if order is None:
-        return refs, []
-    return refs, [k.tree for k in order_output(order, outputs, None, "this query's ORDER BY")]
+        return refs, ()
+    return refs, tuple(k.key for k in order_output(order, named, None, "this query's ORDER BY"))
 
 
 def constants_of(nodes: Sequence[BoundNode]) -> Constants | None:

@@ -16,11 +16,12 @@ from tidemill.errors import DatatypeMismatch, SyntaxError_, TidemillError
 from tidemill.sql.bind.coerce import to_type
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.expr import Env
-from tidemill.sql.bind.ir import BoundNode, Ref, lower
 from tidemill.sql.bind.query import BoundParts, bind_level, named
 from tidemill.sql.bind.scope import Scope
-from tidemill.sql.bind.tables import select_from, subquery_as
+from tidemill.sql.bind.tables import columns_named
 from tidemill.sql.functions.lattice import base, can_coerce, common_type
+from tidemill.sql.plan.expressions import BoundNode, Ref
+from tidemill.sql.plan.operators import Named, PreviousRound, Project, Recursive, outputs
 from tidemill.types.model import SqlType, plain
 
 
@@ -35,7 +36,9 @@ def bind_recursive(env: Env, item: exp.CTE, names: Sequence[str], parent: Scope 
     # The first rows do not determine the digits that later rows show.
     columns = tuple(replace(c, type=plain(c.type)) for c in named(first.columns, names, item))
     table = f"tm_rec_{env.ctx.alias()}"
-    itself = replace(first, source=_picked(table, len(columns)), columns=columns, constants=None, nodes=())
+    types = [c.type for c in columns]
+    before = Project(PreviousRound(table), outputs(columns_named(table, types)))
+    itself = BoundParts(before, columns)
     again = bind_level(replace(env, ctes={**env.ctes, name: itself}), query.expression, parent)
     if len(again.columns) != len(columns):
         raise SyntaxError_(
@@ -48,20 +51,8 @@ def bind_recursive(env: Env, item: exp.CTE, names: Sequence[str], parent: Scope 
         _as_first(env, name, i, columns[i].type, Ref(c.type, alias, f"c{i}"))
         for i, c in enumerate(again.columns)
     ]
-    rest = select_from(subquery_as(again.tree, alias), [lower(n) for n in typed])
-    idents = [exp.to_identifier(f"c{i}", quoted=True) for i in range(len(columns))]
-    cte = exp.CTE(
-        this=exp.Union(this=first.tree.copy(), expression=rest, distinct=False),
-        alias=exp.TableAlias(this=exp.to_identifier(table, quoted=True), columns=idents),
-    )
-    whole = _picked(table, len(columns))
-    whole.set("with_", exp.With(expressions=[cte], recursive=True))
-    return BoundParts(whole, columns)
-
-
-def _picked(table: str, count: int) -> exp.Select:
-    source = exp.Table(this=exp.to_identifier(table, quoted=True))
-    return select_from(source, [exp.column(f"c{i}", table=table, quoted=True) for i in range(count)])
+    step = Project(Named(again.plan, alias), outputs(typed))
+    return BoundParts(Recursive(table, first.plan, step, len(columns)), columns)
 
 
 def _as_first(env: Env, name: str, index: int, want: SqlType, found: Ref) -> BoundNode:

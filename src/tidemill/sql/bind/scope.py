@@ -14,8 +14,8 @@ from tidemill.sql.bind.errors import (
     undefined_column,
     unsupported,
 )
-from tidemill.sql.bind.ir import BoundNode, Ref, walk
 from tidemill.sql.bind.suggest import column_hint
+from tidemill.sql.plan.expressions import BoundNode, Ref, walk
 from tidemill.types.model import SqlType
 
 

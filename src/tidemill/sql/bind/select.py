@@ -10,7 +10,7 @@ from sqlglot import exp
 from tidemill.errors import LimitExceeded, SyntaxError_
 from tidemill.sql.bind.coerce import settle
 from tidemill.sql.bind.colname import column_name
-from tidemill.sql.bind.distinct import first_of_each, with_ties
+from tidemill.sql.bind.distinct import distinct_key, with_ties
 from tidemill.sql.bind.errors import (
     GroupingError,
     InvalidColumnReference,
@@ -20,14 +20,25 @@ from tidemill.sql.bind.errors import (
 )
 from tidemill.sql.bind.expr import Binder, Env
 from tidemill.sql.bind.grouping import Grouping, group_sets, is_grouped
-from tidemill.sql.bind.ir import GROUPING, Aggregate, BoundNode, Op, Window, lower, lower_filter, walk
-from tidemill.sql.bind.limits import apply_limits, ties
+from tidemill.sql.bind.limits import limited, ties
 from tidemill.sql.bind.ordering import OrderKey, OutputColumn, find_output, order_output
 from tidemill.sql.bind.query import BoundParts, constants_of
 from tidemill.sql.bind.scope import Scope
 from tidemill.sql.bind.stages import expand, has_groups, has_rows, number_groups
-from tidemill.sql.bind.tables import aliased, bind_from, select_from, star_columns, subquery_as
+from tidemill.sql.bind.tables import bind_from, columns_named, star_columns
 from tidemill.sql.functions.comparison import check_grouped
+from tidemill.sql.plan.expressions import GROUPING, Aggregate, BoundNode, Op, Window, walk
+from tidemill.sql.plan.operators import (
+    Distinct,
+    Filter,
+    FirstOfEach,
+    Named,
+    OneRow,
+    Operator,
+    Project,
+    Sort,
+)
+from tidemill.sql.plan.operators import outputs as outputs_of
 from tidemill.types.model import Column
 
 # PostgreSQL's limit. A table has at most 1,600 columns, so that `*` and some more fit.
@@ -62,12 +73,7 @@ def bind_select(env: Env, query: exp.Select, parent: Scope | None) -> BoundParts
         *([having] if having is not None else []),
     ]
     finish: _Finish = _unchanged
-    tree_source = source.whole() if source is not None else None
-    # A join at the top level needs no parentheses.
-    joins: list[exp.Join] = []
-    if source is not None and source.joins:
-        tree_source, joins = source.tree, source.joins
-    condition = where
+    plan = source if where is None else Filter(source, where)
     grouped = group is not None or having is not None or any(is_grouped(n) for n in everything)
     if on:
         _check_distinct_on(query, outputs, order_nodes, on)
@@ -75,37 +81,31 @@ def bind_select(env: Env, query: exp.Select, parent: Scope | None) -> BoundParts
         grouping = Grouping(env.ctx, scope, sets)
         for node in everything:
             grouping.collect(node)
-        tree_source, joins = grouping.source(tree_source, joins, where), []
+        plan = grouping.source(plan)
         finish = grouping.finish
-        condition = finish(having) if having is not None else None
+        if having is not None:
+            plan = Filter(plan, finish(having))
         outputs = [replace(o, node=finish(o.node)) for o in outputs]
         on = [finish(n) for n in on]
-    parts = _Parts(tree_source, joins, condition, outputs, on)
-    select = _assemble(env, scope, query, parts, order_nodes, finish)
-    plain = source is None and not grouped and condition is None
-    tail = any(query.args.get(k) for k in ("order", "limit", "offset", "distinct"))
-    constants = constants_of([o.node for o in outputs]) if plain and not tail else None
-    limited = select
-    if ties(query) is None:
-        limited = apply_limits(env, select, query, ordered=query.args.get("order") is not None)
+    constant = isinstance(plan, OneRow) and not any(
+        query.args.get(k) for k in ("order", "limit", "offset", "distinct")
+    )
+    made = _assemble(env, scope, query, _Parts(plan, outputs, on), order_nodes, finish)
     return BoundParts(
-        limited,
+        made if ties(query) is not None else limited(env, made, query),
         tuple(Column(o.name, o.node.type) for o in outputs),
         tuple(scope.outer),
-        query.args.get("order") is not None,
-        constants,
+        constants_of([o.node for o in outputs]) if constant else None,
         tuple(node for _, node in raw) if not grouped else tuple(o.node for o in outputs),
     )
 
 
 @dataclass(slots=True)
 class _Parts:
-    """The parts of a SELECT: a FROM item with its joins, a condition, the outputs, and the expressions of
+    """The parts of a SELECT: FROM with WHERE (or the groups with HAVING), the outputs, and the expressions of
     DISTINCT ON."""
 
-    source: exp.Expr | None
-    joins: Sequence[exp.Join]
-    condition: BoundNode | None
+    source: Operator
     outputs: Sequence[OutputColumn]
     on: Sequence[BoundNode]
 
@@ -254,7 +254,7 @@ def _check_distinct_on(
             )
 
 
-# --- the Spark query
+# --- the plan
 
 
 def _assemble(
@@ -264,31 +264,29 @@ def _assemble(
     parts: _Parts,
     order_nodes: dict[int, BoundNode],
     finish: _Finish,
-) -> exp.Select:
+) -> Operator:
     order = query.args.get("order")
     keys: list[OrderKey] = []
     if order is not None:
         keys = order_output(order, parts.outputs, lambda n: finish(order_nodes[id(n)]), "ORDER BY")
     hidden = [k.hidden for k in keys if k.hidden is not None]
     nodes = [*(o.node for o in parts.outputs), *hidden, *parts.on]
-    source, joins, condition = parts.source, parts.joins, parts.condition
+    source = parts.source
     if any(map(has_groups, nodes)):
-        source, numbered = number_groups(env.ctx, scope, nodes, source, joins, condition)
-        joins, condition = [], None
+        source, numbered = number_groups(env.ctx, scope, nodes, source)
         nodes = [numbered(n) for n in nodes]
     if any(map(has_rows, nodes)):
-        source, expanded = expand(env.ctx, scope, nodes, source, joins, condition)
-        joins, condition = [], None
+        source, expanded = expand(env.ctx, scope, nodes, source)
         nodes = [expanded(n) for n in nodes]
     count = len(parts.outputs)
     values, extra, on = nodes[:count], nodes[count : count + len(hidden)], nodes[count + len(hidden) :]
-    select = select_from(source, [lower(n) for n in values])
-    if joins:
-        select.set("joins", [j.copy() for j in joins])
-    if condition is not None:
-        select.set("where", exp.Where(this=lower_filter(condition)))
-    distinct = query.args.get("distinct")
-    if distinct is not None and not on:
+    listed = (
+        *outputs_of(values),
+        *outputs_of(extra, "h"),
+        *outputs_of(map(distinct_key, on), "d"),
+    )
+    plan: Operator = Project(source, listed)
+    if query.args.get("distinct") is not None and not on:
         for output in parts.outputs:
             check_grouped(output.node.type, "DISTINCT")
         if hidden:
@@ -296,19 +294,18 @@ def _assemble(
                 "for SELECT DISTINCT, ORDER BY expressions must appear in select list",
                 position=position_of(order),
             )
-        select.set("distinct", exp.Distinct())
+        plan = Distinct(plan)
+    sort = tuple(k.key for k in keys)
+    if on:
+        plan = FirstOfEach(plan, tuple(f"d{i}" for i in range(len(on))), sort)
     limit = ties(query)
-    if extra or on or limit is not None:
-        behind = [aliased(lower(node), f"h{i}") for i, node in enumerate(extra)]
-        select.set("expressions", [*select.expressions, *behind])
-        items = [k.tree for k in keys]
-        if on:
-            select = first_of_each(env.ctx, select, on, items)
-        if limit is not None:
-            select = with_ties(env, select, items, query, limit)
-        alias = env.ctx.alias()
-        columns = [exp.column(f"c{i}", table=alias, quoted=True) for i in range(count)]
-        select = select_from(subquery_as(select, alias), columns)
-    if keys:
-        select.set("order", exp.Order(expressions=[k.tree for k in keys]))
-    return select
+    if limit is not None:
+        plan = with_ties(env, plan, sort, query, limit)
+    if not (extra or on or limit is not None):
+        return Sort(plan, sort) if sort else plan
+    # What is computed only for the order is left out again.
+    alias = env.ctx.alias()
+    plan = Named(plan, alias)
+    if sort:
+        plan = Sort(plan, sort)
+    return Project(plan, outputs_of(columns_named(alias, [v.type for v in values])))

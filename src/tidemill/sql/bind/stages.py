@@ -1,8 +1,8 @@
-"""A SELECT in stages: inner queries for what must be computed first.
+"""A SELECT in stages: inner projections of what must be computed first.
 
 Set-returning functions of a select list are expanded into rows after all else of the list is computed
 (including windows) and before DISTINCT, ORDER BY and LIMIT. Windows over ranks need the ranks first. In both
-cases an inner query computes columns x0, x1, ..., and the outer one references them.
+cases an inner projection computes columns x0, x1, ..., and the outer one references them.
 """
 
 from __future__ import annotations
@@ -10,29 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sqlglot import exp
-
 from tidemill.errors import TidemillError
 from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.errors import unsupported
-from tidemill.sql.bind.ir import (
+from tidemill.sql.bind.forms.window import group_numbers
+from tidemill.sql.bind.scope import Scope
+from tidemill.sql.functions.tree import call, cast_to
+from tidemill.sql.plan.expressions import (
     BoundNode,
+    Const,
     FromRows,
     Op,
     Ref,
     SortKey,
     Window,
     children,
-    lower,
-    lower_filter,
     rewrite,
     walk,
 )
-from tidemill.sql.bind.scope import Scope
-from tidemill.sql.bind.tables import aliased, subquery_as
-from tidemill.sql.bind.window import group_numbers
-from tidemill.sql.functions.tree import Tree, call, cast_to, column, field
-from tidemill.types.model import array
+from tidemill.sql.plan.operators import Expand, Named, Operator, Output, Project
+from tidemill.types.model import UNKNOWN, array
 
 # Forms that evaluate only some of their arguments. PostgreSQL does not allow set-returning functions in them.
 _LAZY = frozenset({"case", "coalesce"})
@@ -72,20 +69,11 @@ class Stage:
     def column_of(self, node: BoundNode) -> Ref | None:
         return self._columns.get(node)
 
-    def select(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: BoundNode | None) -> exp.Select:
-        columns = [aliased(lower(node), ref.name) for node, ref in self._columns.items()]
+    def source(self, plan: Operator) -> Operator:
+        outputs = tuple(Output(ref.name, node) for node, ref in self._columns.items())
         # A query of constants has no columns, but still one row.
-        select = exp.Select(expressions=columns or [aliased(exp.null(), "x")])
-        if tree is not None:
-            select.set("from_", exp.From(this=tree))
-        if joins:
-            select.set("joins", [j.copy() for j in joins])
-        if where is not None:
-            select.set("where", exp.Where(this=lower_filter(where)))
-        return select
-
-    def source(self, tree: exp.Expr | None, joins: Sequence[exp.Join], where: BoundNode | None) -> exp.Expr:
-        return subquery_as(self.select(tree, joins, where), self._alias)
+        nothing = (Output("x", Const(UNKNOWN, None)),)
+        return Named(Project(plan, outputs or nothing), self._alias)
 
     def finish(self, node: BoundNode) -> BoundNode:
         return rewrite(node, lambda part: self._columns.get(part))
@@ -103,10 +91,8 @@ def number_groups(
     ctx: BindContext,
     scope: Scope,
     nodes: Sequence[BoundNode],
-    tree: exp.Expr | None,
-    joins: Sequence[exp.Join],
-    where: BoundNode | None,
-) -> tuple[exp.Expr, Callable[[BoundNode], BoundNode]]:
+    plan: Operator,
+) -> tuple[Operator, Callable[[BoundNode], BoundNode]]:
     """GROUPS frames: the numbers of the peer groups as columns of a FROM item, and the nodes rewritten over
     it."""
     stage = Stage(ctx, scope)
@@ -126,7 +112,7 @@ def number_groups(
 
         return rewrite(node, change)
 
-    return stage.source(tree, joins, where), finish
+    return stage.source(plan), finish
 
 
 def has_rows(node: BoundNode) -> bool:
@@ -150,10 +136,8 @@ def expand(
     ctx: BindContext,
     scope: Scope,
     nodes: Sequence[BoundNode],
-    tree: exp.Expr | None,
-    joins: Sequence[exp.Join],
-    where: BoundNode | None,
-) -> tuple[exp.Expr, Callable[[BoundNode], BoundNode]]:
+    plan: Operator,
+) -> tuple[Operator, Callable[[BoundNode], BoundNode]]:
     """The rows of the set-returning functions in `nodes` as a FROM item, and the nodes rewritten over it.
     Several functions return rows side by side; shorter ones are filled with NULLs."""
     for node in nodes:
@@ -166,7 +150,7 @@ def expand(
                 rows[part] = stage.needs(_values(part))
         # A set-returning function needs its array.
         stage.collect(node, (Window,), (FromRows,))
-    inner = stage.source(tree, joins, where)
+    inner = stage.source(plan)
     return _exploded(ctx, stage, inner, rows)
 
 
@@ -180,22 +164,11 @@ def _values(rows: FromRows) -> BoundNode:
 
 
 def _exploded(
-    ctx: BindContext, stage: Stage, inner: exp.Expr, rows: dict[FromRows, Ref]
-) -> tuple[exp.Expr, Callable[[BoundNode], BoundNode]]:
+    ctx: BindContext, stage: Stage, inner: Operator, rows: dict[FromRows, Ref]
+) -> tuple[Operator, Callable[[BoundNode], BoundNode]]:
     alias = ctx.alias()
-    kept = [ref for ref in stage.refs() if ref not in rows.values()]
-    columns = [aliased(lower(ref), ref.name) for ref in kept]
-    arrays = list(rows.values())
-    if len(arrays) == 1:
-        columns.append(aliased(call("explode", lower(arrays[0])), "e0"))
-        made = subquery_as(_select(columns, inner), alias)
-    else:
-        columns.append(aliased(call("explode", call("arrays_zip", *map(lower, arrays))), "z"))
-        middle = ctx.alias()
-        outer = [aliased(column(middle, ref.name), ref.name) for ref in kept]
-        zipped = column(middle, "z")
-        outer += [aliased(_zipped(zipped, ref), f"e{i}") for i, ref in enumerate(arrays)]
-        made = subquery_as(_select(outer, subquery_as(_select(columns, inner), middle)), alias)
+    kept = tuple(ref for ref in stage.refs() if ref not in rows.values())
+    made = Named(Expand(inner, kept, tuple(rows.values())), alias)
     places = {part: Ref(part.type, alias, f"e{i}") for i, part in enumerate(rows)}
 
     def finish(node: BoundNode) -> BoundNode:
@@ -208,13 +181,3 @@ def _exploded(
         return rewrite(node, change)
 
     return made, finish
-
-
-def _zipped(row: Tree, ref: Ref) -> Tree:
-    return field(row.copy(), ref.name)
-
-
-def _select(columns: Sequence[exp.Expr], source: exp.Expr) -> exp.Select:
-    select = exp.Select(expressions=list(columns))
-    select.set("from_", exp.From(this=source))
-    return select

@@ -18,12 +18,13 @@ from tidemill.sql.bind.constant import Constants, evaluate
 from tidemill.sql.bind.context import BindContext
 from tidemill.sql.bind.errors import position_of
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import BoundNode, Const, Ref, is_constant, lower
-from tidemill.sql.bind.model import BoundExpr, BoundQuery, NameResolver, Relation, SessionInfo
+from tidemill.sql.bind.model import BoundExpr, BoundQuery, Lowered, NameResolver, Relation, SessionInfo
 from tidemill.sql.bind.query import BoundParts, bind_level
 from tidemill.sql.bind.scope import Item, Scope, columns_of
-from tidemill.sql.bind.tables import select_from, subquery_as
 from tidemill.sql.bind.values import assigned_column, bound_rows
+from tidemill.sql.lower.expressions import lower
+from tidemill.sql.plan.expressions import BoundNode, BoundParam, Const, Ref, is_constant
+from tidemill.sql.plan.operators import Named, Project, Rows, outputs
 from tidemill.types.model import BOOL, Column, Kind, SqlType
 
 _Default = Callable[[Column], BoundNode]
@@ -44,16 +45,26 @@ def bind_query(
 
 def finished(ctx: BindContext, bound: BoundParts) -> BoundQuery:
     """The bound query, with everything that the context recorded."""
+    lowered = Lowered(bound.plan)
+    if not isinstance(bound.plan, Rows) and not _plain(bound.constants):
+        # What Spark has no form for is refused here. Rows of values have one, and may never need it.
+        lowered.tree()
     return BoundQuery(
         bound.columns,
-        lambda: bound.tree,
+        lowered,
         dict(ctx.inputs),
         {p: frozenset(c) for p, c in ctx.used.items()},
         ctx.final_params(),
         ctx.session,
         ctx.determinism(),
-        bound.ordered,
         bound.constants,
+    )
+
+
+def _plain(constants: Constants | None) -> bool:
+    return constants is not None and all(
+        isinstance(column, tuple) and all(isinstance(n, Const | BoundParam) for n in column)
+        for column in constants.columns
     )
 
 
@@ -249,9 +260,9 @@ def _insert_query(
         by_name[column.name] = assign(env.ctx, node, column.type, column.name, position)
     nodes = [by_name[c.name] if c.name in by_name else default(c) for c in targets]
     columns = tuple(Column(c.name, c.type) for c in targets)
-    select = select_from(subquery_as(bound.tree, alias), [lower(n) for n in nodes])
+    plan = Project(Named(bound.plan, alias), outputs(nodes))
     constants = _assigned_constants(env.ctx, bound, listed, targets, default)
-    return BoundParts(select, columns, constants=constants)
+    return BoundParts(plan, columns, constants=constants)
 
 
 def _assigned_constants(

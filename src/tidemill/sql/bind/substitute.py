@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +10,14 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.errors import TidemillError
-from tidemill.sql.bind.constant import Constants
-from tidemill.sql.bind.ir import BoundNode, BoundParam, Const, rewrite
-from tidemill.sql.bind.limits import resolve_limits
-from tidemill.sql.bind.literal import as_scalar, literal_tree
+from tidemill.sql.bind.constant import Constants, evaluate_node
+from tidemill.sql.bind.errors import unsupported
 from tidemill.sql.bind.model import BoundQuery, SessionInfo
 from tidemill.sql.functions.markers import Fixed, read_marker
 from tidemill.sql.functions.tree import Tree, number_variables, string
+from tidemill.sql.lower.limits import resolve_limits
+from tidemill.sql.lower.literal import as_scalar, literal_tree
+from tidemill.sql.plan.expressions import BoundNode, Const, known_parameters, rewrite
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import MZ_TIMESTAMP, TIMESTAMPTZ
 
@@ -24,21 +25,16 @@ from tidemill.types.model import MZ_TIMESTAMP, TIMESTAMPTZ
 def substitute(bound: BoundQuery, values: Sequence[Any], session: SessionInfo | None = None) -> BoundQuery:
     """The query with the values of its parameters (storage forms: pyarrow scalars, or values that pyarrow
     converts to one) and, if `session` is given, with the session values of a later time."""
-    now = session or bound.session
-    scalars = _scalars(values, bound)
-    change = _replacer(scalars, bound)
+    scalars = tuple(_scalars(values, bound))
     constants = bound.constants
     if constants is not None and scalars:
+        change = known_parameters(scalars)
         columns = tuple(
             c if isinstance(c, pa.Array) else tuple(rewrite(n, change) for n in c) for c in constants.columns
         )
         constants = Constants(columns, constants.types, constants.rows)
-    build = bound.build
-
-    def complete_tree() -> exp.Expr:
-        return complete(build(), scalars, now, change)
-
-    return replace(bound, build=complete_tree, param_types=(), session=now, constants=constants)
+    now = session or bound.session
+    return replace(bound, params=scalars or bound.params, param_types=(), session=now, constants=constants)
 
 
 def _scalars(values: Sequence[Any], bound: BoundQuery) -> list[pa.Scalar]:
@@ -51,26 +47,12 @@ def _scalars(values: Sequence[Any], bound: BoundQuery) -> list[pa.Scalar]:
     return [as_scalar(v, t) for v, t in zip(values, bound.param_types, strict=True)]
 
 
-def _replacer(scalars: Sequence[pa.Scalar], bound: BoundQuery) -> Callable[[BoundNode], BoundNode | None]:
-    def change(node: BoundNode) -> BoundNode | None:
-        if isinstance(node, BoundParam) and node.index <= len(scalars):
-            return Const(node.type, scalars[node.index - 1])
-        return None
-
-    return change
-
-
-def complete(
-    tree: exp.Expr,
-    scalars: Sequence[pa.Scalar],
-    session: SessionInfo,
-    change: Callable[[BoundNode], BoundNode | None] | None = None,
-) -> exp.Expr:
+def complete(tree: exp.Expr, scalars: Sequence[pa.Scalar], session: SessionInfo) -> exp.Expr:
     """A copy of the tree in which every marker with a known value is replaced and variables are numbered, so
     that equal queries have equal texts."""
     holder = exp.Paren(this=tree.copy())
-    if scalars and change is not None:
-        resolve_limits(holder, lambda node: rewrite(node, change), session)
+    if scalars:
+        resolve_limits(holder, lambda clause, node: _row_count(clause, node, scalars, session))
     for node in list(holder.find_all(exp.Placeholder)):
         marker = read_marker(node)
         if marker is None:
@@ -85,6 +67,13 @@ def complete(
     number_variables(holder)
     result: exp.Expr = holder.this
     return result
+
+
+def _row_count(clause: str, node: BoundNode, scalars: Sequence[pa.Scalar], session: SessionInfo) -> Const:
+    found = evaluate_node(node, session, scalars)
+    if found is None:
+        raise unsupported(f"this {clause.upper()}")
+    return Const(node.type, found)
 
 
 def _fixed(which: Fixed, session: SessionInfo) -> Tree | None:

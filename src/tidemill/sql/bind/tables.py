@@ -1,4 +1,4 @@
-"""FROM: tables, views, subqueries, VALUES, functions and joins, as a Spark FROM clause and a scope.
+"""FROM: tables, views, subqueries, VALUES, functions and joins, as operators and a scope.
 
 Every item gets a separate alias that is unique in the statement. Only the scope uses the alias that the user
 wrote.
@@ -18,12 +18,13 @@ from tidemill.sql.bind.colname import column_name
 from tidemill.sql.bind.context import MAX_VIEW_DEPTH
 from tidemill.sql.bind.errors import AmbiguousColumn, position_of, unsupported
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import BoundNode, Op, Ref, lower_filter, walk
+from tidemill.sql.bind.forms.special import conjunction
+from tidemill.sql.bind.forms.table_functions import NAMED_COLUMN, bind_table_function
 from tidemill.sql.bind.scope import Item, Scope, Visible, columns_of
-from tidemill.sql.bind.special import conjunction
-from tidemill.sql.bind.table_functions import NAMED_COLUMN, bind_table_function
-from tidemill.sql.functions.tree import Tree, call
-from tidemill.types.model import for_spark
+from tidemill.sql.functions.tree import call
+from tidemill.sql.plan.expressions import BoundNode, Op, Ref, walk
+from tidemill.sql.plan.operators import Join, Named, OneRow, Operator, Scan
+from tidemill.types.model import SqlType, for_spark
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.query import BoundParts
@@ -31,54 +32,27 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class From:
-    """A FROM item or join: its Spark tree and the names that it makes visible. `joins` belong to `tree`."""
+    """A FROM item or join, and the names that it makes visible."""
 
-    tree: exp.Expr
+    plan: Operator
     items: list[Item]
     columns: list[Visible]
-    joins: list[exp.Join] = field(default_factory=list)
     # Columns of enclosing queries (or of items to the left) that its subqueries reference.
     outer: list[Ref] = field(default_factory=lambda: list[Ref]())
 
-    def whole(self) -> exp.Expr:
-        """The tree with its joins. A join inside another one is in parentheses."""
-        if not self.joins:
-            return self.tree
-        first = self.tree.copy()
-        first.set("joins", [j.copy() for j in self.joins])
-        return exp.Subquery(this=first)
+
+def columns_named(alias: str, types: Sequence[SqlType]) -> list[Ref]:
+    """The outputs c0, c1, ... of the query named `alias`."""
+    return [Ref(t, alias, f"c{i}") for i, t in enumerate(types)]
 
 
-def derived(query: exp.Expr, alias: str, columns: Sequence[Tree]) -> exp.Select:
-    """SELECT columns AS c0, c1, ... FROM (query) AS alias."""
-    return select_from(subquery_as(query, alias), columns)
-
-
-def subquery_as(query: exp.Expr, alias: str, *, own: bool = False) -> exp.Subquery:
-    """`own`: the tree has no other use and need not be copied."""
-    named = exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
-    return exp.Subquery(this=query if own else query.copy(), alias=named)
-
-
-def select_from(source: exp.Expr | None, columns: Sequence[Tree]) -> exp.Select:
-    names = [f"c{i}" for i in range(len(columns))]
-    select = exp.Select(expressions=[aliased(c, n) for c, n in zip(columns, names, strict=True)])
-    if source is not None:
-        select.set("from_", exp.From(this=source))
-    return select
-
-
-def aliased(tree: Tree, name: str) -> exp.Alias:
-    return exp.Alias(this=tree, alias=exp.to_identifier(name, quoted=True))
-
-
-def bind_from(env: Env, query: exp.Select, parent: Scope | None) -> tuple[From | None, Scope]:
+def bind_from(env: Env, query: exp.Select, parent: Scope | None) -> tuple[Operator, Scope]:
     """The FROM clause of a SELECT (with the joins that follow it) and its scope."""
     scope = Scope(env.ctx, parent=parent)
     clause = query.args.get("from_")
     joins: list[exp.Join] = list(query.args.get("joins") or ())
     if clause is None:
-        return None, scope
+        return OneRow(), scope
     whole = _joined(env, clause.this, joins, parent, [])
     _check_names(whole.items)
     scope.items, scope.columns = whole.items, whole.columns
@@ -87,7 +61,7 @@ def bind_from(env: Env, query: exp.Select, parent: Scope | None) -> tuple[From |
         part.table for i in whole.items for v in i.columns for part in walk(v.node) if isinstance(part, Ref)
     }
     scope.outer += [ref for ref in dict.fromkeys(whole.outer) if ref.table not in own]
-    return whole, scope
+    return whole.plan, scope
 
 
 def _check_names(items: Sequence[Item]) -> None:
@@ -126,7 +100,7 @@ def _item(env: Env, node: exp.Expr, parent: Scope | None, left: Sequence[From]) 
         ):
             return _item(env, _realiased(node), parent, left)
         inner = _joined(env, node.this, node.this.args.get("joins") or (), parent, left)
-        return _own_joins(env, _parenthesised(env, inner, node), node, parent, left)
+        return _own_joins(env, _parenthesised(inner, node), node, parent, left)
     if isinstance(node, exp.Values):
         return _subquery(env, node, node, parent)
     if isinstance(node, exp.Lateral):
@@ -153,15 +127,15 @@ def _own_joins(env: Env, item: From, node: exp.Expr, parent: Scope | None, left:
     return item
 
 
-def _parenthesised(env: Env, inner: From, node: exp.Subquery) -> From:
+def _parenthesised(inner: From, node: exp.Subquery) -> From:
     """(a JOIN b) [AS x (names)]."""
     alias = _alias(node)
     if alias is None:
-        return From(inner.whole(), inner.items, inner.columns, outer=inner.outer)
+        return inner
     shown = [v for v in inner.columns if not v.hidden]
     names = _renamed([v.name for v in shown], alias, node)
     columns = tuple(Visible(n, v.node) for n, v in zip(names, shown, strict=True))
-    return From(inner.whole(), [Item(alias.name, columns)], list(columns), outer=inner.outer)
+    return From(inner.plan, [Item(alias.name, columns)], list(columns), inner.outer)
 
 
 def _alias(node: exp.Expr) -> exp.TableAlias | None:
@@ -191,7 +165,7 @@ def _relation(env: Env, node: exp.Table) -> From:
     position = position_of(node)
     if len(parts) == 1 and parts[0] in env.ctes:
         bound = env.ctes[parts[0]]
-        env.ctx.write_out(id(bound), lambda: bound.tree)
+        env.ctx.write_out(id(bound), bound.plan)
         return _bound_item(env, bound, alias_node, parts[0], node)
     relation = env.names.relation(parts, position)
     if relation.view is not None:
@@ -205,7 +179,7 @@ def _relation(env: Env, node: exp.Table) -> From:
         env.ctx.view_depth -= 1
         if len(bound.columns) != len(relation.desc.columns):
             raise UndefinedObject(f'view "{relation.name}" no longer fits its query', sqlstate="42P16")
-        env.ctx.write_out(relation.id, lambda: bound.tree)
+        env.ctx.write_out(relation.id, bound.plan)
         typed = tuple(replace(c, name=n) for c, n in zip(bound.columns, relation.desc.names, strict=True))
         return _bound_item(env, replace(bound, columns=typed), alias_node, parts[-1], node, relation.path)
     alias = env.ctx.alias()
@@ -215,13 +189,9 @@ def _relation(env: Env, node: exp.Table) -> From:
     columns = columns_of(alias, label, names, relation.physical, for_spark(relation.desc).types)
     for column, physical in relation.hidden:
         columns += columns_of(alias, label, [column.name], [physical], [column.type], hidden=True)
-    tree = exp.Table(
-        this=exp.to_identifier(placeholder, quoted=True),
-        alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
-    )
     hidden = parts[-1] if alias_node is not None else ""
     qualified = () if alias_node is not None else relation.path
-    return From(tree, [Item(label, columns, qualified, hidden)], list(columns))
+    return From(Scan(placeholder, alias), [Item(label, columns, qualified, hidden)], list(columns))
 
 
 def _bound_item(
@@ -239,14 +209,8 @@ def _bound_item(
     names = _renamed([c.name for c in bound.columns], alias_node, node)
     physical = [f"c{i}" for i in range(len(names))]
     columns = columns_of(alias, label, names, physical, [c.type for c in bound.columns])
-    tree: exp.Expr = subquery_as(bound.tree, alias)
-    if lateral:
-        tree = exp.Lateral(
-            this=exp.Subquery(this=bound.tree.copy()),
-            alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
-        )
     item = Item(label, columns, qualified if alias_node is None else ())
-    return From(tree, [item], list(columns), outer=list(bound.outer))
+    return From(Named(bound.plan, alias, lateral), [item], list(columns), list(bound.outer))
 
 
 def _subquery(env: Env, node: exp.Expr, query: exp.Expr, parent: Scope | None) -> From:
@@ -339,24 +303,14 @@ def _join(env: Env, left: From, join: exp.Join, parent: Scope | None, before: Se
         condition = Binder(env, scope, "JOIN conditions").boolean(on, "JOIN/ON")
     elif side:
         raise SyntaxError_("an outer join needs ON, USING or NATURAL", position=position_of(join))
-    lateral = isinstance(right.tree, exp.Lateral)
+    lateral = isinstance(right.plan, Named) and right.plan.lateral
     if lateral and side in ("RIGHT", "FULL"):
         raise InvalidColumnReferenceError(
             "invalid reference to FROM-clause entry: the combining JOIN type must be INNER or LEFT",
             position=position_of(join),
         )
-    tree = exp.Join(this=right.whole())
-    if condition is not None:
-        tree.set("on", lower_filter(condition))
-    if side:
-        tree.set("side", side)
-        if condition is None:
-            tree.set("on", exp.true())
-    elif condition is None:
-        tree.set("kind", "CROSS")
-    else:
-        tree.set("kind", "INNER")
-    return From(left.tree, items, columns, [*left.joins, tree], [*left.outer, *right.outer])
+    plan = Join(left.plan, right.plan, side, condition)
+    return From(plan, items, columns, [*left.outer, *right.outer])
 
 
 def _using(

@@ -17,13 +17,11 @@ from tidemill.sql.bind.coerce import assign, unify
 from tidemill.sql.bind.constant import Constants
 from tidemill.sql.bind.errors import position_of, unsupported
 from tidemill.sql.bind.expr import Binder, Env
-from tidemill.sql.bind.ir import BoundNode, Const, is_constant, lower
-from tidemill.sql.bind.literal import literal_tree
 from tidemill.sql.bind.query import BoundParts
 from tidemill.sql.bind.scope import Scope
-from tidemill.sql.bind.tables import aliased, select_from
 from tidemill.sql.functions.lattice import FLOATS, SIGNED
-from tidemill.sql.functions.tree import call
+from tidemill.sql.plan.expressions import BoundNode, is_constant
+from tidemill.sql.plan.operators import Rows
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import INT4, INT8, TEXT, Column, Kind, SqlType
 from tidemill.types.wire.few import FEW, few_from_text
@@ -55,40 +53,8 @@ def bound_rows(values: Sequence[_Values], columns: tuple[Column, ...], rows: int
     constant = all(isinstance(v, pa.Array) or all(is_constant(n) for n in v) for v in values)
     types = tuple(c.type for c in columns)
     constants = Constants(tuple(values), types, rows) if constant else None
-    return BoundParts(lambda: rows_tree(values, types), columns, tuple(scope.outer), constants=constants)
-
-
-def rows_tree(values: Sequence[_Values], types: Sequence[SqlType]) -> exp.Expr:
-    """The rows as a Spark query. Spark's inline tables accept only foldable expressions (no subquery, nothing
-    that may raise). Other rows are structs that a query creates."""
-    trees = [
-        [literal_tree(v, t) for v in column] if isinstance(column, pa.Array) else [lower(n) for n in column]
-        for column, t in zip(values, types, strict=True)
-    ]
-    rows = list(zip(*trees, strict=True))
-    names = [f"c{i}" for i in range(len(types))]
-    idents = [exp.to_identifier(name, quoted=True) for name in names]
-    if all(isinstance(column, pa.Array) or all(isinstance(n, Const) for n in column) for column in values):
-        table: exp.Expr = exp.Values(
-            expressions=[exp.Tuple(expressions=list(row)) for row in rows],
-            alias=exp.TableAlias(this=exp.to_identifier("v", quoted=True), columns=idents),
-        )
-    elif len(rows) == 1:
-        return select_from(None, rows[0])
-    elif any(tree.find(exp.Subquery, exp.Exists) is not None for row in rows for tree in row):
-        return _union([select_from(None, row) for row in rows])
-    else:
-        structs = [call("struct", *(aliased(t, n) for t, n in zip(row, names, strict=True))) for row in rows]
-        made = exp.Select(expressions=[call("inline", call("array", *structs))])
-        table = exp.Subquery(this=made, alias=exp.TableAlias(this=exp.to_identifier("v", quoted=True)))
-    return select_from(table, [exp.column(name, table="v", quoted=True) for name in names])
-
-
-def _union(queries: Sequence[exp.Expr]) -> exp.Expr:
-    whole = queries[0]
-    for query in queries[1:]:
-        whole = exp.Union(this=whole, expression=query, distinct=False)
-    return whole
+    plan = Rows(tuple(values), types, rows)
+    return BoundParts(plan, columns, tuple(scope.outer), constants=constants)
 
 
 def _row(node: exp.Expr) -> list[exp.Expr]:

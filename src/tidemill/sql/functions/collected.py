@@ -230,7 +230,11 @@ def _numbers(name: str) -> Finisher:
     return lambda rows, _types: build([_values(rows)])
 
 
+# The aggregate that ARRAY(query) is made of: all rows of its column, an empty array without rows.
+ROWS = "rows as array"
+
 FINISHERS: dict[str, Finisher] = {
+    ROWS: lambda rows, _types: _values(rows),
     "array_agg": _array,
     "list_agg": _array,
     "string_agg": _text,

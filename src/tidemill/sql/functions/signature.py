@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from tidemill.errors import Internal
 from tidemill.sql.functions.tree import Tree, call
 from tidemill.types.model import SqlType
 
@@ -67,6 +68,11 @@ _statement_calls: dict[str, str] = {}
 def spark(name: str) -> Builder:
     """The builder for a Spark function with the same meaning as PostgreSQL's."""
     return lambda args: call(name, *args)
+
+
+def made_of_rows(_args: Sequence[Tree]) -> Tree:
+    """The builder of an aggregate that a finisher makes of all rows of the group (`collected`)."""
+    raise Internal("an aggregate without a Spark form of its own")
 
 
 def function(

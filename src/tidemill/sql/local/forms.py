@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from tidemill.errors import TidemillError
-from tidemill.sql.bind.arrays import shifted
 from tidemill.sql.bind.calls import call_of, row_of
+from tidemill.sql.bind.forms.arrays import shifted
 from tidemill.sql.local import operators
 from tidemill.sql.local.cast import common, comparable, constant, explicit, to_type, unify, unknown
 from tidemill.sql.local.context import LocalContext

@@ -8,9 +8,13 @@ from typing import TypeVar
 
 from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.ast import (
+    NO_CHOICE,
+    AddSubsources,
     AlterSource,
+    ColumnChoice,
     CreateSource,
     CreateTableFromSource,
+    DropSubsources,
     ForTables,
     GiveUpTransaction,
     Ident,
@@ -22,9 +26,10 @@ from tidemill.sql.ast import (
     SourceOutput,
     Statement,
 )
+from tidemill.sql.parser.column_choice import COLUMN_OPTIONS, column_choice
 from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.formats import end_of_clauses, messages
-from tidemill.sql.parser.named_options import boolean, nearest
+from tidemill.sql.parser.named_options import accept_fields, boolean, nearest
 from tidemill.sql.parser.upstreams import upstream
 from tidemill.sql.tokens import TokenKind
 
@@ -39,7 +44,9 @@ _ORDER = (
     "Behind FROM ... stand, in this order: FORMAT, INCLUDE, ENVELOPE and ON ERROR (in any order), EXPOSE "
     "PROGRESS AS name, WITH (option, ...)."
 )
-_TABLE_ORDER = "Behind (REFERENCE ...) stand FORMAT, INCLUDE, ENVELOPE and ON ERROR, in any order."
+_TABLE_ORDER = (
+    "Behind (REFERENCE ...) stand FORMAT, INCLUDE, ENVELOPE and ON ERROR (in any order), WITH (...)."
+)
 _OPTIONS = "RETAIN HISTORY FOR '...' and TIMESTAMP INTERVAL '...'"
 _ALTERED = "RETAIN HISTORY FOR '...', TIMESTAMP INTERVAL '...' and GIVE UP TRANSACTION '...'"
 
@@ -77,20 +84,26 @@ def create_table_from_source(
     reference = cursor.name()
     cursor.expect_symbol(")", _FROM_SOURCE)
     said = messages(cursor)
-    if cursor.peek_any("with"):
-        raise cursor.unsupported("CREATE TABLE ... FROM SOURCE ... WITH")
+    choice = table_options(cursor)
     end_of_clauses(cursor, _TABLE_ORDER)
-    return CreateTableFromSource(name, source, reference, tuple(columns), if_not_exists, said)
+    return CreateTableFromSource(name, source, reference, tuple(columns), if_not_exists, said, choice)
+
+
+def table_options(cursor: TokenCursor) -> ColumnChoice:
+    """[WITH (TEXT COLUMNS (a, ...), EXCLUDE COLUMNS (b, ...))]"""
+    if not cursor.accept("with"):
+        return NO_CHOICE
+    return column_choice(accept_fields(cursor, COLUMN_OPTIONS, "a table of a source"))
 
 
 def for_tables(cursor: TokenCursor) -> ForTables | None:
-    """[FOR ALL TABLES | FOR TABLES (output [AS name], ...)]"""
+    """[FOR ALL TABLES | FOR TABLES (output [AS name], ...) | FOR SCHEMAS (name, ...)]"""
     if not cursor.accept("for"):
         return None
     if cursor.accept("all", "tables"):
         return ForTables(None)
-    if cursor.peek_any("schemas"):
-        raise cursor.unsupported("FOR SCHEMAS", hint="Use FOR ALL TABLES or FOR TABLES (...).")
+    if cursor.accept("schemas"):
+        return ForTables(None, cursor.idents_in_parentheses("Write FOR SCHEMAS (name, ...)."))
     cursor.expect("tables")
     cursor.expect_symbol("(")
     found = [_output(cursor)]
@@ -173,6 +186,22 @@ def _set_option(cursor: TokenCursor, known: str = _OPTIONS) -> SourceOption:
     raise _no_option(cursor, known)
 
 
+def _add_subsources(cursor: TokenCursor, name: Name, if_exists: bool) -> Statement:
+    found = [_output(cursor)]
+    while cursor.accept_symbol(","):
+        found.append(_output(cursor))
+    return AddSubsources(name, tuple(found), table_options(cursor), if_exists)
+
+
+def _drop_subsources(cursor: TokenCursor, name: Name, if_exists: bool) -> Statement:
+    if_subsource_exists = cursor.accept_if_exists()
+    names = cursor.names()
+    cascade = cursor.accept("cascade")
+    if not cascade:
+        cursor.accept("restrict")
+    return DropSubsources(name, names, if_exists, if_subsource_exists, cascade)
+
+
 def _altered_option(cursor: TokenCursor) -> SourceAction:
     if cursor.accept("give", "up", "transaction"):
         cursor.accept_symbol("=")
@@ -211,6 +240,11 @@ def alter_source(cursor: TokenCursor, name: Name, if_exists: bool) -> Statement:
             return AlterSource(name, _options(cursor, _altered_option), if_exists)
         if cursor.accept("reset"):
             return AlterSource(name, _options(cursor, _reset_option), if_exists)
+    for add in (True, False):
+        for word in ("subsource", "table"):
+            if cursor.accept("add" if add else "drop", word):
+                changed = _add_subsources if add else _drop_subsources
+                return changed(cursor, name, if_exists)
     if cursor.peek_any("set", "reset", "owner", "add", "drop"):
         raise cursor.unsupported(f"ALTER SOURCE ... {cursor.token.value.upper()}")
     raise cursor.error()

@@ -9,7 +9,7 @@ from typing import Any
 from tidemill.catalog.connections import Secrets, options
 from tidemill.catalog.items import Connection, ItemId, Source
 from tidemill.catalog.state import CatalogState
-from tidemill.errors import Notice
+from tidemill.errors import Notice, Unsupported
 from tidemill.sources.contract import Gauge, OutputDefinition
 from tidemill.sql import ast
 
@@ -36,6 +36,28 @@ class DescribeContext:
         return options(self.catalog, connection.id, self.secrets)
 
 
+def refuse_choice(choice: ast.ColumnChoice, label: str) -> None:
+    """For tables whose columns the statement cannot choose."""
+    for words, names in (("TEXT COLUMNS", choice.text), ("EXCLUDE COLUMNS", choice.exclude)):
+        if names:
+            raise Unsupported(
+                f"{words} is not possible for tables of {label}",
+                hint="Leave it out.",
+                position=names[0].offset + 1,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTable:
+    """A subsource with an output of its own: its name, the output and its form in the definition, and the
+    statement that would make it as a table."""
+
+    name: ast.Name
+    output: OutputDefinition
+    spec: dict[str, Any]
+    statement: ast.CreateTableFromSource
+
+
 @dataclass(frozen=True, slots=True)
 class Described:
     """`definition` is the argument of `sources.definition.open_source`, with connections by id. With one
@@ -55,6 +77,8 @@ class Described:
     dead_letters: OutputDefinition | None = None
     # The source of the transaction topic that its envelope names.
     transactions: ItemId | None = None
+    # The subsources, where each has an output of its own; None: FOR ... chooses some of `outputs`.
+    tables: tuple[DescribedTable, ...] | None = None
     # Notices for the client that creates the source.
     notices: tuple[Notice, ...] = ()
 

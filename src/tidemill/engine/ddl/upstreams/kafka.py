@@ -16,7 +16,7 @@ from tidemill.catalog.items import Source
 from tidemill.engine.ddl.connection_kinds.kafka import check_addresses
 from tidemill.engine.ddl.connection_options import split_addresses
 from tidemill.engine.ddl.upstreams.connection_check import is_compacted, offsets_for_time, topic_info
-from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
+from tidemill.engine.ddl.upstreams.described import DescribeContext, Described, refuse_choice
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput, describe_output
 from tidemill.engine.ddl.upstreams.transaction_metadata import refuse_transactions
 from tidemill.engine.session.durations import milliseconds
@@ -58,8 +58,10 @@ def describe_kafka(statement: ast.CreateSource, kafka: Kafka, context: DescribeC
     output = _output(topic, statement.messages, context)
     letters = None if output is None else output.dead_letters
     info = topic_info(reached, topic) if statement.validate else None
-    if info is not None and output is not None and output.output.changes and is_compacted(reached, topic):
-        raise _compacted(topic)
+    if info is not None and output is not None:
+        needs = _NEEDS_ALL if output.output.changes else _NEEDS_WHOLE if output.transactions else None
+        if needs is not None and is_compacted(reached, topic):
+            raise _compacted(topic, needs)
     definition = {
         "kind": KAFKA,
         "connection": kept,
@@ -86,11 +88,15 @@ def describe_kafka(statement: ast.CreateSource, kafka: Kafka, context: DescribeC
     )
 
 
-def _compacted(topic: str) -> TidemillError:
+_NEEDS_ALL = "ENVELOPE DEBEZIUM needs every change since the snapshot, and compaction removes changes."
+_NEEDS_WHOLE = "TRANSACTION METADATA needs every change of a transaction, and compaction removes changes."
+
+
+def _compacted(topic: str, needs: str) -> TidemillError:
     return TidemillError(
         f'topic "{topic}" is compacted',
-        detail="ENVELOPE DEBEZIUM needs every change since the snapshot, and compaction removes changes.",
-        hint="Set cleanup.policy of the topic to delete, or use ENVELOPE DEBEZIUM UPSERT. "
+        detail=needs,
+        hint="Set cleanup.policy of the topic to delete, or use ENVELOPE DEBEZIUM UPSERT alone. "
         "If nothing was removed yet, WITH (VALIDATE = false) does without the check.",
         sqlstate="55000",
     )
@@ -185,6 +191,7 @@ def describe_kafka_table(
     source: Source, statement: ast.CreateTableFromSource, context: DescribeContext
 ) -> DescribedOutput:
     """The output that a table adds to its source."""
+    refuse_choice(statement.choice, "a topic")
     topic: str = json.loads(source.definition)["topic"]
     reference = ".".join(statement.reference.parts)
     if reference != topic:

@@ -20,6 +20,7 @@ from tidemill.sources.kafka.dead_letters import ASIDE, twin
 from tidemill.sources.kafka.envelopes import envelope_of, plan
 from tidemill.sources.kafka.outputs import output_of, placed
 from tidemill.sources.kafka.transactions import FORMATS
+from tidemill.sources.offsets import Offsets
 from tidemill.sql import ast
 from tidemill.sql.parser.envelopes.materialize import Materialize
 from tidemill.sql.parser.envelopes.none import NoEnvelope
@@ -27,20 +28,23 @@ from tidemill.sql.parser.envelopes.none import NoEnvelope
 
 @dataclass(frozen=True, slots=True)
 class DescribedOutput:
-    """`spec` is the output in the definition."""
+    """`spec` is the output in the definition. With `at`, the output is described as it is at this position of
+    the upstream: everything before must be bound before the output is made."""
 
     spec: dict[str, Any]
     output: OutputDefinition
     connections: tuple[ItemId, ...]
+    at: Offsets | None = None
 
     @property
     def envelope(self) -> str:
-        return self.spec["envelope"]["kind"]
+        said = self.spec.get("envelope")
+        return self.output.envelope if said is None else said["kind"]
 
     @property
     def transactions(self) -> ItemId | None:
         """The source of the transaction topic that its envelope names."""
-        said = self.spec["envelope"].get("transactions")
+        said = self.spec.get("envelope", {}).get("transactions")
         return None if said is None else said["source"]
 
     @property

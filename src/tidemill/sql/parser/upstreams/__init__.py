@@ -14,6 +14,7 @@ from tidemill.sql.parser.named_options import refuse_kind, spelled
 from tidemill.sql.parser.upstreams.files import parse_files
 from tidemill.sql.parser.upstreams.kafka import parse_kafka
 from tidemill.sql.parser.upstreams.load_generator import parse_load_generator
+from tidemill.sql.parser.upstreams.postgres import parse_postgres
 from tidemill.sql.parser.upstreams.s3 import parse_s3
 
 # The words after FROM, and the parser of the rest.
@@ -21,11 +22,11 @@ UPSTREAMS: dict[tuple[str, ...], Callable[[TokenCursor], Upstream]] = {
     ("load", "generator"): parse_load_generator,
     ("kafka",): parse_kafka,
     ("files",): parse_files,
+    ("postgres",): parse_postgres,
     ("s3",): parse_s3,
 }
 # Planned kinds.
 _NOT_YET = (
-    ("postgres",),
     ("mysql",),
     ("sql", "server"),
     ("kinesis",),

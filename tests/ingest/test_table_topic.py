@@ -1,0 +1,80 @@
+"""How far the topic of a table is seen, of several partitions: no partition waits for another to come to its
+end, which can be more than may wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidemill.ingest.transactions import table_topic
+from tidemill.ingest.transactions.table_topic import TableTopic
+from tidemill.reclock.transactions.ids import Origins
+from tidemill.sources.kafka.source import KafkaSource
+from tidemill.sources.kafka.transactions import SeenChanges
+from tidemill.sources.offsets import Offsets
+
+RECORDS = 400
+
+
+class Topic:
+    """Two partitions, whose changes are of transactions in turns."""
+
+    topic, start = "t", Offsets({})
+
+    def access(self) -> Topic:
+        return self
+
+    def frontier(self, now: int) -> Offsets:
+        return Offsets({0: RECORDS, 1: RECORDS})
+
+
+class Scanner:
+    def __init__(self, access: Topic) -> None:
+        pass
+
+    def scan(self, partition: int, lower: int, upper: int) -> Iterator[SeenChanges]:
+        offsets = np.arange(lower, upper)
+        numbers = (2 * offsets + partition).tolist()
+        ids = pa.array([f"{700 + n}:{10 * n + 5}" for n in numbers])
+        ones = np.ones(len(offsets), np.int64)
+        yield SeenChanges(
+            offsets, np.array(numbers), ids, ones, pa.array([10 * n for n in numbers], pa.int64()), ones
+        )
+
+
+def test_partitions_are_seen_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_topic, "ChangeScanner", Scanner)
+    monkeypatch.setattr(table_topic, "MAX_WAITING", 100)
+    monkeypatch.setattr(table_topic, "STEP", 10)
+    table = TableTopic(cast("KafkaSource", cast("Any", Topic())), "t", None, joined=True)
+    seen = table.changes.partitions
+    for _ in range(2 * RECORDS):
+        table.look(1)
+        table.scan(30, Origins(), 0)
+        # The first transactions that are not seen whole are of the partition that is furthest behind.
+        least = min(each.scanned for each in seen.values())
+        assert max(each.scanned for each in seen.values()) - least <= 30
+        assert sum(len(each.runs) for each in seen.values()) <= 100 + 2 * 10
+        if table.to_end:
+            break
+        for each in seen.values():
+            each.cut(least)
+    assert table.to_end
+
+
+def test_what_is_full_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_topic, "ChangeScanner", Scanner)
+    monkeypatch.setattr(table_topic, "MAX_WAITING", 100)
+    table = TableTopic(cast("KafkaSource", cast("Any", Topic())), "t", None, joined=True)
+    table.look(1)
+    for _ in range(100):
+        table.scan(60, Origins(), 0)
+    assert table.full and not table.to_end
+    assert {each.scanned for each in table.changes.partitions.values()} == {60}
+    for each in table.changes.partitions.values():
+        each.cut(60)
+    assert not table.full
