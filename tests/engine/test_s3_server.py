@@ -54,12 +54,16 @@ def test_a_bucket_is_a_live_table(server: ServerProcess, database: str, s3_serve
         wait_for(c, "SELECT id FROM s ORDER BY id", [("1",), ("2",), ("3",)])
         progress = [(f"{prefix}/0.csv", 16), (f"{prefix}/1.csv", 19)]
         wait_for(c, "SELECT key, byte_offset::int FROM s_progress ORDER BY key", progress)
-        # Another table of the same objects has all of them.
-        run(f'CREATE TABLE t FROM SOURCE s (REFERENCE "{BUCKET}") FORMAT TEXT INCLUDE KEY')
+        # A source without FORMAT has tables, each with all objects.
+        run(
+            f"CREATE SOURCE r FROM S3 CONNECTION a (DISCOVER OBJECTS MATCHING '{prefix}/*.csv' "
+            f"USING BUCKET SCAN '{BUCKET}')"
+        )
+        run(f'CREATE TABLE t FROM SOURCE r (REFERENCE "{BUCKET}") FORMAT TEXT INCLUDE KEY')
         wait_for(c, "SELECT count(*) FROM t", [(5,)])
         wait_for(
             c,
-            "SELECT bucket, matching, compression FROM mz_s3_sources",
+            "SELECT DISTINCT bucket, matching, compression FROM mz_s3_sources",
             [(BUCKET, f"{prefix}/*.csv", "auto")],
         )
         shown = c.execute("SELECT endpoint, region FROM mz_aws_connections").fetchall()
@@ -68,5 +72,6 @@ def test_a_bucket_is_a_live_table(server: ServerProcess, database: str, s3_serve
         obstore.put(store, f"{prefix}/1.csv", b"id,name\n9,nine\n")
         stalled = f"SELECT error FROM mz_internal.mz_source_statuses WHERE error LIKE '%{prefix}%'"
         told = f'object "{prefix}/1.csv" has changed since it was read'
-        wait_for(c, stalled, [(told,)])
+        wait_for(c, stalled, [(told,), (told,)])
         run("DROP SOURCE s CASCADE")
+        run("DROP SOURCE r CASCADE")

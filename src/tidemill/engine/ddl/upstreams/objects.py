@@ -80,6 +80,7 @@ def describe_object_output(
         raise
     spec: dict[str, Any] = {
         "name": name,
+        "key": None,
         "value": value,
         "include": [_include(include) for include in said.include],
         "envelope": _envelope(said.envelope),
