@@ -70,8 +70,6 @@ def test_a_bucket_is_a_live_table(server: ServerProcess, database: str, s3_serve
         assert shown == [(options["endpoint"], "us-east-1")]
         # What changes is an error of the source; its rows stay.
         obstore.put(store, f"{prefix}/1.csv", b"id,name\n9,nine\n")
-        stalled = f"SELECT error FROM mz_internal.mz_source_statuses WHERE error LIKE '%{prefix}%'"
+        stalled = f"SELECT DISTINCT error FROM mz_internal.mz_source_statuses WHERE error LIKE '%{prefix}%'"
         told = f'object "{prefix}/1.csv" has changed since it was read'
-        wait_for(c, stalled, [(told,), (told,)])
-        run("DROP SOURCE s CASCADE")
-        run("DROP SOURCE r CASCADE")
+        wait_for(c, stalled, [(told,)])
