@@ -20,6 +20,7 @@ from tidemill.errors import TidemillError
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.postgres import failures
 from tidemill.sources.postgres.definition import ReplicatedTable
+from tidemill.sources.postgres.lag import LogClock
 from tidemill.sources.postgres.lsn import aligned
 from tidemill.sources.postgres.pgoutput import (
     BEGIN,
@@ -96,6 +97,8 @@ class Receiver:
         self._error: UpstreamError | None = failures.NotYet("the connection to PostgreSQL is being opened")
         # The end of the server's log as it said last; 0 before.
         self.server_position = 0
+        # When it was there first.
+        self.clock = LogClock()
         # Whether the publication has tables that are not read.
         self._foreign = False
         # Of the connection:
@@ -252,6 +255,7 @@ class Receiver:
         while not self._stopping.is_set():
             received = self._receive(connection)
             now = time.monotonic()
+            self.clock.look(max(self.server_position, spool.reached), now)
             if spool.stale and now - flushed >= FLUSH_SECONDS:
                 spool.flush()
                 flushed = now
