@@ -23,6 +23,7 @@ import pytest
 
 from proof.proof_upstream import Broken, Course, Row, judge
 from support.server import ServerProcess
+from support.upstream_postgres import start_again
 from tidemill.dev.postgres import Postgres
 from tidemill.dev.process import HOST
 from tidemill.sources.postgres import spool
@@ -152,7 +153,7 @@ class Ledger:
                 self.upstream.kill()
             work.result()
         if which != "server":
-            self.upstream.start()
+            start_again(self.upstream)
         if which != "postgres":
             # Killed again before Spark is there, or after it has read something.
             self.server.start(wait_ready=self.rng.random() < 0.5)
