@@ -183,7 +183,7 @@ class Ledger:
         ]
         place = judge(self.course, updates, 0)
         # States come one after the other, and not all of them at once.
-        assert place > self.place and len({update[0] for update in updates}) > 2
+        assert place > self.place and len({update[0] for update in updates}) > 1
         self.place = place
         for row, count in self.course.rows.items():
             assert count in (0, 1), row
@@ -209,7 +209,9 @@ def test_every_time_shows_whole_transactions_whoever_is_killed(ledger: Ledger) -
     ledger.create()
     for which in ("postgres", "server", "postgres", "both", "postgres"):
         ledger.trouble(which)
-    ledger.equal()
+        if which == "postgres":
+            # The server lives: it goes on where it was.
+            ledger.equal()
     ledger.whole()
 
 
