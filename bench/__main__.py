@@ -34,8 +34,9 @@ NAMES = (
     "client",
 )
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
-# third some twenty minutes.
+# third some twenty minutes. The last one is about memory alone.
 SOAK = "soak"
+ROWS = "rows"
 KAFKA = "kafka"
 SUBSCRIBE = "subscribe"
 IN_PARTS = (KAFKA, SUBSCRIBE, CDCV2, PG)
@@ -47,7 +48,7 @@ def main() -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"which of: {', '.join(NAMES)} (default: all), {SOAK}, {KAFKA}, {SUBSCRIBE}",
+        help=f"which of: {', '.join(NAMES)} (default: all), {SOAK}, {KAFKA}, {SUBSCRIBE}, {ROWS}",
     )
     parser.add_argument("--minutes", type=float, default=30.0, help=f"how long {SOAK} takes (default: 30)")
     parser.add_argument(
@@ -58,7 +59,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, only to see that it runs")
     options = parser.parse_args()
-    known = tuple(dict.fromkeys((*NAMES, SOAK, *IN_PARTS)))
+    known = tuple(dict.fromkeys((*NAMES, SOAK, ROWS, *IN_PARTS)))
     unknown = set(options.names) - set(known)
     if unknown:
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; there are {', '.join(known)}")

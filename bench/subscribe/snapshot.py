@@ -61,6 +61,7 @@ def large(*, quick: bool) -> list[Figure]:
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
         server = ServerProcess(Path(folder) / "data")
+        server.warm = True
         try:
             server.start(wait_ready=True)
             with psycopg.connect(server.sql_dsn, autocommit=True) as c:

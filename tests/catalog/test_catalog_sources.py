@@ -246,6 +246,10 @@ def test_what_was_found_out_is_kept_and_not_changed() -> None:
     with pytest.raises(TidemillError, match="reads another upstream than before") as told:
         apply_all(state, [LearnSource(source.id, {"topic_id": "B"})], time=5)
     assert told.value.detail == "Its topic id was A; now it is B."
+    # But for what changes upstream without harm.
+    for marks in ({"k": 1}, {"k": 2}):
+        state = apply_all(state, [LearnSource(source.id, {"marks": marks})], time=6)
+        assert json.loads(state.sources()[0].definition)["marks"] == marks
 
 
 @pytest.mark.parametrize(

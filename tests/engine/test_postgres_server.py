@@ -14,7 +14,8 @@ import pytest
 from engine.asking import run, until
 from support.upstream_postgres import UpstreamDatabase
 
-SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database() AND NOT temporary"
+OURS = "WHERE database = current_database() AND NOT temporary"
+SLOTS = f"SELECT slot_name FROM pg_replication_slots {OURS}"
 
 # One value of each kind of type, and a row of nulls.
 TYPES = """
@@ -104,6 +105,11 @@ def test_two_statements_give_live_tables(home: psycopg.Connection[Any], upstream
     until(lambda: run(home, "SELECT count(*) FROM types"), [(3,)])
     same, streamed = run(home, "SELECT * FROM types WHERE id IN (1, 3) ORDER BY id")
     assert streamed[1:] == same[1:]
+    # What happens to one table is an error of it alone.
+    upstream.run("TRUNCATE transfers", "INSERT INTO accounts VALUES (3, 0)")
+    until(lambda: run(home, "SELECT count(*) FROM accounts"), [(3,)])
+    with pytest.raises(psycopg.Error, match=r"table public\.transfers was truncated upstream"):
+        run(home, "SELECT * FROM transfers")
     ((_, shown),) = run(home, "SHOW CREATE SOURCE s")
     assert (
         "(PUBLICATION 'p', TEXT COLUMNS (public.types.m, public.types.r, public.types.big), EXCLUDE" in shown
@@ -190,3 +196,54 @@ def test_tables_that_are_added_later_fit_the_others(
     ]
     run(home, "DROP SOURCE s")
     until(lambda: upstream.query(SLOTS), [])
+
+
+def test_how_far_it_is(home: psycopg.Connection[Any], upstream: UpstreamDatabase) -> None:
+    upstream.run(
+        "CREATE TABLE t AS SELECT i AS id, repeat('x', 100) AS t FROM generate_series(1, 50000) i",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "ANALYZE t",
+        "CREATE PUBLICATION p FOR TABLE t",
+    )
+    connect(home, upstream)
+    run(
+        home,
+        "CREATE SOURCE s FROM POSTGRES CONNECTION pg (PUBLICATION 'p') FOR TABLES (t) EXPOSE PROGRESS AS far "
+        "WITH (RETAIN HISTORY FOR '1h')",
+    )
+    assert run(home, "SELECT count(*) FROM t") == [(50000,)]
+    ((lsn,),) = run(home, "SELECT lsn::text::int8 FROM far")
+    ((behind,),) = upstream.query("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8 - %s", [lsn])
+    assert 0 <= behind < 1 << 20
+    mine = "FROM mz_sources JOIN mz_schemas c ON c.id = schema_id JOIN mz_databases d ON d.id = database_id"
+    ((source,),) = run(
+        home, f"SELECT mz_sources.id {mine} WHERE mz_sources.name = 's' AND d.name = current_database()"
+    )
+    statistics = f"FROM mz_internal.mz_source_statistics WHERE id = '{source}'"
+    until(
+        lambda: run(
+            home,
+            f"SELECT snapshot_records_known, snapshot_records_staged, snapshot_bytes_known > 5000000, "
+            f"snapshot_bytes_known - snapshot_bytes_staged {statistics}",
+        ),
+        [(50000, 50000, True, 0)],
+    )
+    # It is never far behind while nothing happens, and knows it.
+    until(lambda: run(home, f"SELECT lag_bytes < 1000000, lag < '30 s' {statistics}"), [(True, True)])
+    bound = (
+        f"SELECT count(*) > 0 FROM mz_internal.mz_source_bindings WHERE source_id = '{source}' AND value > 0"
+    )
+    assert run(home, bound) == [(True,)]
+    ((publication, slot, timeline),) = run(
+        home,
+        f"SELECT publication, replication_slot, timeline_id FROM mz_postgres_sources WHERE id = '{source}'",
+    )
+    assert (publication, [(slot,)], timeline) == ("p", upstream.query(SLOTS), 1)
+    # The slot goes on while only other tables are written: the server need not keep that log.
+    ((before,),) = upstream.query(f"SELECT confirmed_flush_lsn FROM pg_replication_slots {OURS}")
+    upstream.run("CREATE TABLE other AS SELECT generate_series(1, 1000)")
+    until(
+        lambda: upstream.query(f"SELECT confirmed_flush_lsn > %s FROM pg_replication_slots {OURS}", [before]),
+        [(True,)],
+    )
+    run(home, "DROP SOURCE s")

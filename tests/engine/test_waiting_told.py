@@ -18,7 +18,7 @@ from tidemill.engine.read.reading import AsOfTime, choose_time
 from tidemill.engine.read.waiting import Readiness, SourceFailed, explain
 from tidemill.errors import Notice, QueryCanceled, TidemillError, UndefinedObject
 from tidemill.ingest.status import Report, RunState
-from tidemill.sources.contract import UpstreamLost
+from tidemill.sources.contract import SnapshotProgress, UpstreamLost
 from tidemill.types.model import RelationDesc
 
 REFUSED = TidemillError(
@@ -48,6 +48,7 @@ class World:
     reports: dict[str, Report] = field(default_factory=dict)
     items: dict[str, Any] = field(default_factory=dict)
     told: list[Notice] = field(default_factory=list)
+    snapshot: SnapshotProgress | None = None
     timeout: int = 20
     now: int = 100
 
@@ -63,7 +64,8 @@ class World:
         return self.reports.setdefault(item.name, Report())
 
     def machine(self, item: Any) -> Any:
-        return SimpleNamespace(hydrated=self.until[item.name] > 0, behind=7)
+        upstream = SimpleNamespace(counts="records", snapshot_progress=lambda: self.snapshot)
+        return SimpleNamespace(hydrated=self.until[item.name] > 0, behind=7, source=upstream)
 
     def readiness(self) -> Readiness:
         relations = cast(
@@ -137,6 +139,19 @@ def test_one_that_has_not_caught_up_yet() -> None:
     )
 
 
+def test_one_whose_snapshot_is_read() -> None:
+    world = World({"orders": 0}, snapshot=SnapshotProgress(5000, 2000, 10 << 20, 4 << 20))
+    error = stopped(world, source("orders"), at=0)
+    assert error.detail == (
+        'It was waiting for "orders" to be read for the first time: 40 % of the snapshot is there. '
+        "2000 rows are read, of about 5000; 4.0 MB, of about 10.0 MB."
+    )
+    # Not all of it before it is.
+    world.snapshot = SnapshotProgress(None, 2000, 10 << 20, 10 << 20)
+    error = stopped(world, source("orders"), at=0)
+    assert "90 % of the snapshot is there. 2000 rows are read; 10.0 MB" in (error.detail or "")
+
+
 def test_the_stalled_one_has_the_hint_and_not_all_are_named() -> None:
     names = ["a", "b", "c", "d", "e"]
     world = World(dict.fromkeys(names, 40))
@@ -207,7 +222,7 @@ def test_notices_tell_what_is_new_and_not_for_ever(monkeypatch: pytest.MonkeyPat
 
     async def go() -> None:
         waiting = asyncio.ensure_future(until_complete(reader, [source("orders")], 50))
-        reasons = [f"reason {n}" for n in range(8)]
+        reasons = [f"reason {n}" for n in range(completeness.MAX_NOTICES + 3)]
         while not world.told:
             await asyncio.sleep(0)
         for reason in [*reasons, *reasons]:

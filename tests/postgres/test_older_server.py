@@ -13,7 +13,7 @@ import pytest
 from postgres.source_world import SourceWorld
 from support.upstream_postgres import UpstreamDatabase
 from tidemill.dev.postgres import Postgres
-from tidemill.sources.postgres import receiver, source
+from tidemill.sources.postgres import source, table_faults
 
 pytestmark = pytest.mark.server
 
@@ -44,7 +44,7 @@ def older_server() -> Iterator[Postgres]:
 @pytest.fixture
 def older(older_server: Postgres, monkeypatch: pytest.MonkeyPatch) -> UpstreamDatabase:
     monkeypatch.setattr(source, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(receiver, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(table_faults, "WATCH_SECONDS", 0.0)
     name = f"test_{next(_NUMBERS)}"
     UpstreamDatabase(older_server, "postgres").run(f"CREATE DATABASE {name}")
     return UpstreamDatabase(older_server, name)

@@ -20,7 +20,7 @@ from postgres.source_world import WAIT_SECONDS, SourceWorld
 from support.upstream_postgres import UpstreamDatabase
 from tidemill.dev.postgres import Postgres
 from tidemill.sources.contract import UpstreamError, UpstreamLost
-from tidemill.sources.postgres import receiver, source
+from tidemill.sources.postgres import receiver, source, table_faults
 from tidemill.sources.postgres.failures import NotPublished
 from tidemill.sources.postgres.lsn import parse_lsn
 
@@ -45,7 +45,7 @@ def mortal_server() -> Iterator[Postgres]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(receiver, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(table_faults, "WATCH_SECONDS", 0.0)
     monkeypatch.setattr(receiver, "STATUS_SECONDS", 0.1)
     monkeypatch.setattr(receiver, "LAST_RETRY_SECONDS", 0.3)
 

@@ -10,7 +10,7 @@ import pytest
 
 from postgres.source_world import WAIT_SECONDS, SourceWorld
 from support.upstream_postgres import UpstreamDatabase
-from tidemill.sources.postgres import receiver, source
+from tidemill.sources.postgres import receiver, source, table_faults
 
 pytestmark = pytest.mark.server
 
@@ -21,7 +21,7 @@ Opened = Callable[..., SourceWorld]
 def opened(upstream: UpstreamDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     """Opens sources whose tables are looked at all the time."""
     monkeypatch.setattr(source, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(receiver, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(table_faults, "WATCH_SECONDS", 0.0)
     monkeypatch.setattr(receiver, "STATUS_SECONDS", 0.1)
     worlds: list[SourceWorld] = []
 
@@ -76,6 +76,9 @@ def error_of_one(world: SourceWorld, text: str) -> None:
     assert not world.errors[1] and world.table(1) == world.wanted("SELECT * FROM other")
 
 
+_AWAY = "BEGIN; ALTER PUBLICATION p DROP TABLE t; DELETE FROM t; ALTER PUBLICATION p ADD TABLE t; COMMIT"
+
+
 @pytest.mark.parametrize(
     ("statements", "text"),
     [
@@ -88,12 +91,18 @@ def error_of_one(world: SourceWorld, text: str) -> None:
         (["ALTER TABLE t DROP b", "ALTER TABLE t ADD b text"], 'column "b" of table public.t was made anew'),
         (["ALTER TABLE t ALTER a TYPE bigint"], 'column "a" of table public.t has another type upstream'),
         (["ALTER TABLE t ALTER b TYPE varchar(9)"], 'column "b" of table public.t has another type'),
-        (["ALTER TABLE t REPLICA IDENTITY DEFAULT"], "no longer has REPLICA IDENTITY FULL"),
-        (["ALTER TABLE t REPLICA IDENTITY NOTHING"], "no longer has REPLICA IDENTITY FULL"),
-        (["ALTER TABLE t REPLICA IDENTITY USING INDEX t_pkey"], "no longer has REPLICA IDENTITY FULL"),
+        (["ALTER TABLE t REPLICA IDENTITY DEFAULT", "UPDATE t SET a = 9"], "no longer has REPLICA IDENTITY"),
+        (
+            ["ALTER TABLE t REPLICA IDENTITY NOTHING", "INSERT INTO t VALUES (7)", *full("t")],
+            "no longer has REPLICA IDENTITY FULL",
+        ),
+        (
+            ["ALTER TABLE t REPLICA IDENTITY USING INDEX t_pkey", "DELETE FROM t", *full("t")],
+            "no longer has REPLICA IDENTITY FULL",
+        ),
         # It was away, and nobody noticed: what changed meanwhile is not in the stream.
         (
-            ["ALTER PUBLICATION p DROP TABLE t", "DELETE FROM t", "ALTER PUBLICATION p ADD TABLE t"],
+            [_AWAY],
             "table public.t was out of publication p",
         ),
         (
@@ -139,6 +148,7 @@ def test_what_makes_a_table_unknown_is_an_error_of_it_alone(
         ["CREATE TABLE another (a int)", "ALTER PUBLICATION p ADD TABLE another"],
         ["CREATE TABLE another (a int)", "ALTER PUBLICATION p SET TABLE t, other, another"],
         ["ALTER TABLE t DROP CONSTRAINT t_pkey"],
+        ["ALTER TABLE t REPLICA IDENTITY DEFAULT", *full("t")],
     ],
 )
 def test_what_a_table_does_not_care_about(pair: SourceWorld, statements: list[LiteralString]) -> None:
@@ -159,6 +169,22 @@ def test_what_a_table_does_not_care_about(pair: SourceWorld, statements: list[Li
     assert not pair.errors[0] and not pair.errors[1]
     assert pair.table() == pair.wanted("SELECT id, a, b FROM t")
     assert pair.table(1) == pair.wanted("SELECT * FROM other")
+
+
+def test_what_is_harmless_is_remembered(pair: SourceWorld) -> None:
+    """Other files and other columns: together they would be a table that was written anew."""
+    upstream = pair.upstream
+    for statement in ("VACUUM FULL t", "ALTER TABLE t ALTER a SET STATISTICS 10", "VACUUM FULL t"):
+        before = pair.definition.get("marks")
+        upstream.run(statement)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while pair.definition.get("marks") == before:
+            assert time.monotonic() < deadline
+            pair.catch_up(0)
+        pair.crash()
+        upstream.run("UPDATE t SET a = a + 1")
+        pair.catch_up()
+    assert not pair.errors[0] and pair.table() == pair.wanted("SELECT * FROM t")
 
 
 def test_a_key_changes_and_a_large_value_does_not(upstream: UpstreamDatabase, opened: Opened) -> None:
@@ -262,7 +288,10 @@ def test_a_partitioned_table_as_one(rooted: SourceWorld) -> None:
             ],
             "partition public.t3 of table public.t does not have REPLICA IDENTITY FULL",
         ),
-        (["ALTER TABLE t1 REPLICA IDENTITY NOTHING"], "does not have REPLICA IDENTITY FULL"),
+        (
+            ["ALTER TABLE t1 REPLICA IDENTITY NOTHING", "INSERT INTO t VALUES (3, 'x')", *full("t1")],
+            "does not have REPLICA IDENTITY FULL",
+        ),
         (["ALTER PUBLICATION p SET (publish_via_partition_root = false)"], "publication p"),
     ],
 )
@@ -316,6 +345,23 @@ def test_generated_columns_are_those_that_are_published(upstream: UpstreamDataba
     assert world.table() == {(3, 6): 1}
     upstream.run("ALTER TABLE t ALTER g SET EXPRESSION AS (a * 3)")
     noticed(world, "table public.t was rewritten upstream")
+
+
+def test_changes_of_other_tables_are_not_kept(upstream: UpstreamDatabase, opened: Opened) -> None:
+    upstream.run(
+        "CREATE TABLE t (id int)",
+        "CREATE TABLE u (id int)",
+        *full("t", "u"),
+        "CREATE PUBLICATION p FOR ALL TABLES",
+    )
+    world = opened("t")
+    world.catch_up()
+    upstream.run("INSERT INTO u SELECT * FROM generate_series(1, 1000)")
+    lower, upper = world.bind()
+    assert world.source.reading_seconds(lower, upper, 0) == 0
+    upstream.run("BEGIN; UPDATE u SET id = -id; INSERT INTO t VALUES (1); DELETE FROM u; COMMIT")
+    world.catch_up()
+    assert world.table() == {(1,): 1}
 
 
 def test_a_table_is_added_later(pair: SourceWorld) -> None:

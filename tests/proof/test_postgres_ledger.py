@@ -37,6 +37,8 @@ SESSIONS = 3
 # Rows of a large transaction: more than one block of the spool.
 LARGE = spool.BLOCK_MESSAGES + 1000
 SECONDS = 240.0
+# Of `make chaos`.
+ROUNDS = 100
 ROWS = " UNION ALL ".join(f"SELECT '{table}' AS name, id, balance FROM {table}" for table in TABLES)
 
 
@@ -152,7 +154,8 @@ class Ledger:
         if which != "server":
             self.upstream.start()
         if which != "postgres":
-            self.server.start()
+            # Killed again before Spark is there, or after it has read something.
+            self.server.start(wait_ready=self.rng.random() < 0.5)
         self.work()
 
     def equal(self) -> None:
@@ -179,7 +182,7 @@ class Ledger:
         ]
         place = judge(self.course, updates, 0)
         # States come one after the other, and not all of them at once.
-        assert place > self.place and len({update[0] for update in updates}) > 3
+        assert place > self.place and len({update[0] for update in updates}) > 2
         self.place = place
         for row, count in self.course.rows.items():
             assert count in (0, 1), row
@@ -213,7 +216,7 @@ def test_every_time_shows_whole_transactions_whoever_is_killed(ledger: Ledger) -
 @pytest.mark.timeout(14400)
 def test_every_time_shows_whole_transactions_in_many_rounds(ledger: Ledger) -> None:
     ledger.create()
-    for n in range(100):
+    for n in range(ROUNDS):
         ledger.trouble(ledger.rng.choice(("postgres", "server", "both")))
         if n % 5 == 4:
             ledger.equal()

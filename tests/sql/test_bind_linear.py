@@ -38,6 +38,11 @@ NAMES = Names(
         ("VALUES (1), (2)", []),
         ("SELECT * FROM generate_series(1, 3)", []),
         ("SELECT a, unnest(ARRAY[a, b]) FROM t", ["t"]),
+        ("SELECT a, g FROM t, LATERAL unnest(ARRAY[a, b]) AS g WHERE g > 1", ["t"]),
+        (
+            "SELECT a, g, h FROM few LEFT JOIN unnest(ARRAY[a]) AS g ON g > 1, generate_series(1, 3) AS h",
+            ["t"],
+        ),
         ("SELECT generate_series(1, a), unnest(ARRAY[s]) FROM t WHERE b > 1", ["t"]),
     ],
 )
@@ -66,7 +71,8 @@ def test_linear(query: str, relations: list[str]) -> None:
             "WITH RECURSIVE r (n) AS (SELECT a FROM t UNION ALL SELECT n + 1 FROM r) SELECT n FROM r",
             "WITH RECURSIVE",
         ),
-        ("SELECT g FROM t, LATERAL unnest(ARRAY[a, b]) AS g", "a join"),
+        ("SELECT t.a FROM t RIGHT JOIN generate_series(1, 3) AS g ON g = t.a", "a join"),
+        ("SELECT t.a FROM t, LATERAL (SELECT a FROM u WHERE u.a = t.a) AS g", "a join"),
         ("SELECT a FROM t GROUP BY a", "GROUP BY"),
         ("SELECT * FROM counts WHERE n > 1", "GROUP BY"),
         ("SELECT count(*) FROM t", "an aggregate function"),

@@ -382,6 +382,26 @@ def test_scalars_over_a_table() -> None:
         bind_scalar(scalar("a"), T.columns, session=SESSION, target=BOOL, clause="WHERE")
 
 
+def test_functions_of_values_at_hand() -> None:
+    assert rows("SELECT gcd(12, 18) AS a, to_char(now(), 'YYYY') AS b, initcap(NULL)") == [
+        {"c0": 6, "c1": f"{NOW:%Y}", "c2": None}
+    ]
+    bound = bind("SELECT lcm($1, 4)", [INT4])
+    assert bound.constants is not None and bound.constants.calls
+    assert constant_rows(bound, params=[pa.scalar(6, pa.int32())]) == pa.table(
+        {"c0": pa.array([12], pa.int32())}
+    )
+    with pytest.raises(TidemillError) as caught:
+        constant_rows(bind("SELECT factorial(-1)"))
+    assert (caught.value.sqlstate, caught.value.primary) == (
+        "22003",
+        "factorial of a negative number is undefined",
+    )
+    # A pattern may take long, and a branch of CASE that is not taken raises nothing: these are Spark's.
+    for query in ("SELECT regexp_count('a', 'a')", "SELECT CASE WHEN true THEN 1 ELSE factorial(-1) END"):
+        assert constant_rows(bind(query)) is None
+
+
 def test_scalars_with_a_target() -> None:
     bound = bind_scalar(scalar("'7'"), session=SESSION, target=INT8, target_column="x")
     assert constant_value(bound) == pa.scalar(7, pa.int64())

@@ -24,8 +24,10 @@ from test_bind_corpus import TABLES, differences, oracle
 from tidemill.errors import TidemillError, UndefinedObject
 from tidemill.sql.ast import Query
 from tidemill.sql.bind import Relation, bind_query, coerce
+from tidemill.sql.bind.expr import Binder
 from tidemill.sql.bind.forms import session
 from tidemill.sql.functions import lattice
+from tidemill.sql.functions.resolve import ResolvedFunction
 from tidemill.sql.functions.signature import (
     Declared,
     Fn,
@@ -94,6 +96,7 @@ def used(oracle: Oracle) -> Iterator[Used]:
 
 def _record(patch: pytest.MonkeyPatch, found: Used) -> None:
     build, cast_tree, convert = Fn.builder, lowering.cast_tree, coerce.convert
+    resolved = Binder.resolved
 
     def builder(self: Fn, types: Sequence[SqlType]) -> Any:
         found.rows.add(id(self))
@@ -107,7 +110,12 @@ def _record(patch: pytest.MonkeyPatch, found: Used) -> None:
         found.casts.add((source.kind, target.kind))
         return convert(array, source, target, **more)
 
+    def bound(self: Binder, call: ResolvedFunction, args: Any, position: int | None) -> Any:
+        found.rows.add(id(call.fn))
+        return resolved(self, call, args, position)
+
     patch.setattr(Fn, "builder", builder)
+    patch.setattr(Binder, "resolved", bound)
     patch.setattr(lowering, "cast_tree", cast)
     patch.setattr(coerce, "convert", converted)
 

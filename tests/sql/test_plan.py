@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from support.bound import Names
-from tidemill.sql.plan.explain import explain
+from tidemill.sql.bind import linearity
+from tidemill.sql.plan.explain import explain, explain_reaches
 from tidemill.sql.plan.operators import Named, Scan, is_ordered, walk_plan
+from tidemill.sql.plan.reach import reaches
 from tidemill.types.model import INT4, TEXT, Column, RelationDesc
 
 TABLE = RelationDesc((Column("a", INT4), Column("b", INT4), Column("s", TEXT)))
@@ -110,3 +112,104 @@ def test_a_query_that_is_named_twice_is_one_object() -> None:
     inner = [o.input for o in walk_plan(plan) if isinstance(o, Named) and o.alias in ("t3", "t4")]
     assert len(inner) == 2 and inner[0] is inner[1]
     assert sum(isinstance(o, Scan) for o in walk_plan(plan)) == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "lines"),
+    [
+        # Linear: a row's answer depends on the row alone.
+        ("SELECT a + 1 FROM few WHERE a > 2 UNION ALL SELECT unnest(ARRAY[a, b]) FROM u ORDER BY 1", []),
+        ("SELECT t.a, e FROM t, unnest(ARRAY[a, b]) AS e", []),
+        ("SELECT a, (SELECT max(x) FROM unnest(ARRAY[a, b]) AS x) FROM t LIMIT ALL", []),
+        # Local to a key.
+        ("SELECT a, max(b) FROM t GROUP BY a, b + 1", ["GROUP BY: rows of equal t1.a, (t1.b + 1)"]),
+        (
+            "SELECT a, b, count(*) FROM t GROUP BY ROLLUP (a, b)",
+            [
+                "GROUP BY: rows of equal t1.a, t1.b",
+                "GROUP BY: rows of equal t1.a",
+                "an aggregate: sums over all rows",
+            ],
+        ),
+        ("SELECT t.a FROM t JOIN u USING (a, s)", ["a join: rows of equal t1.a = t2.a, t1.s = t2.s"]),
+        (
+            "SELECT t.a FROM t, u WHERE t.a + 1 = u.b AND t.b > 1",
+            ["a join: rows of equal (t1.a + 1) = t2.b"],
+        ),
+        (
+            "SELECT t.a FROM t FULL JOIN u ON u.a = t.a AND t.b > u.b",
+            ["a full join: rows of equal t1.a = t2.a"],
+        ),
+        (
+            "SELECT x.a FROM t AS x JOIN t AS y ON x.a > y.a LEFT JOIN u ON u.b = x.b WHERE x.s = y.s",
+            ["a left join: rows of equal t1.b = t3.b", "a join: rows of equal t1.s = t2.s"],
+        ),
+        ("SELECT DISTINCT a FROM t", ["DISTINCT: equal rows"]),
+        ("SELECT DISTINCT ON (b) a FROM t", ["DISTINCT ON: rows of equal t1.b"]),
+        ("SELECT a FROM t EXCEPT ALL SELECT a FROM u", ["EXCEPT ALL: equal rows"]),
+        ("SELECT a FROM t UNION SELECT a FROM u", ["UNION: equal rows"]),
+        (
+            "SELECT rank() OVER w, sum(a) OVER (PARTITION BY s) FROM t WINDOW w AS (PARTITION BY b)",
+            ["a window function: rows of equal t1.b", "a window function: rows of equal t1.s"],
+        ),
+        ("SELECT a FROM t WHERE a IN (SELECT b FROM u)", ["IN: rows of equal t1.a"]),
+        (
+            "SELECT a, (SELECT max(b) FROM u WHERE u.a = t.a AND u.b > t.b) FROM t",
+            ["a subquery: rows of equal t1.a = t2.a"],
+        ),
+        (
+            "SELECT a FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.a = t.a)",
+            ["EXISTS: rows of equal t1.a = t2.a"],
+        ),
+        (
+            "SELECT x.b FROM t, LATERAL (SELECT b FROM u WHERE u.a = t.a ORDER BY b LIMIT 3) AS x",
+            ["LATERAL: rows of equal t1.a = t2.a"],
+        ),
+        # Neither.
+        ("SELECT count(*), sum(a), avg(b) FROM t", ["an aggregate: sums over all rows"]),
+        (
+            "SELECT sum(a::float8) FROM t",
+            ["an aggregate: all rows, because sum() does not follow from sums of what changed"],
+        ),
+        (
+            "SELECT t.a FROM t JOIN u ON t.a > u.a",
+            ["a join: all rows, because no column of one side has to equal one of the other"],
+        ),
+        # The condition of WHERE comes after rows were filled up with NULLs.
+        (
+            "SELECT t.a FROM t LEFT JOIN u ON t.a > u.a WHERE t.b = u.b",
+            ["a left join: all rows, because no column of one side has to equal one of the other"],
+        ),
+        # Both sides of the equality are of one side of the join.
+        (
+            "SELECT t.a FROM t JOIN u ON t.a = t.b AND u.a = 1",
+            ["a join: all rows, because no column of one side has to equal one of the other"],
+        ),
+        (
+            "SELECT t.a FROM t JOIN u ON t.a = u.a OR t.b = u.b",
+            ["a join: all rows, because no column of one side has to equal one of the other"],
+        ),
+        (
+            "SELECT a FROM t WHERE a NOT IN (SELECT b FROM u)",
+            ["IN as a value: all rows, because a NULL in the subquery concerns all rows"],
+        ),
+        (
+            "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u JOIN t AS x ON x.s > u.s WHERE u.a = t.a)",
+            ["EXISTS: all rows, because it is correlated and reads more than one relation"],
+        ),
+        ("SELECT rank() OVER () FROM t", ["a window function: all rows, because it has no PARTITION BY"]),
+        (
+            "SELECT a FROM t ORDER BY a LIMIT 3",
+            ["LIMIT: all rows, because it takes its rows from the order of all"],
+        ),
+    ],
+)
+def test_what_a_changed_row_reaches(query: str, lines: list[str]) -> None:
+    assert explain_reaches(NAMES.bind(query).plan) == lines
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT a FROM few", "SELECT a FROM t UNION ALL SELECT unnest(ARRAY[a]) FROM u"]
+)
+def test_what_is_linear_reaches_nothing_else(query: str) -> None:
+    assert linearity(NAMES.bind(query)).because is None and not reaches(NAMES.bind(query).plan)

@@ -126,6 +126,9 @@ def sources(columns: dict[str, str]) -> st.SearchStrategy[str]:
             "(SELECT a, a AS b, text AS s, n FROM few) AS x",
             "(SELECT c AS a, 1 AS b, s, 0::numeric AS n FROM sums) AS x",
             "(SELECT * FROM t UNION ALL VALUES (1, 2, 'v', 1.5), (NULL, NULL, NULL, NULL)) AS x",
+            "(SELECT e AS a, b, s, n FROM t, unnest(ARRAY[a, b]) AS e) AS x",
+            "(SELECT a, e AS b, s, n FROM few AS y (a, s, n) LEFT JOIN unnest(ARRAY[a]) AS e ON e > 0) AS x",
+            "(SELECT g AS a, b, s, n FROM t CROSS JOIN generate_series(1, 2) AS g WHERE g <> b) AS x",
         ]
     )
 

@@ -44,8 +44,8 @@ class ServerError(Exception):
 class ServerProcess:
     """One server on one data directory. It can be started again after it was killed, on ports of its own
     each time. With `spark` off, Spark waits for a JVM that never speaks: for lives in which nothing is asked
-    of it, which are then many times cheaper. Spark is warmed up if that is waited for from the start, or with
-    `warm`: for a short life it would be most of the work."""
+    of it, which are then many times cheaper. Spark is warmed up only with `warm`: that would be most of the
+    work of a short life."""
 
     def __init__(
         self, data_dir: str | Path, env: Mapping[str, str] | None = None, args: Sequence[str] = ()
@@ -95,7 +95,7 @@ class ServerProcess:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "tidemill.cli", "serve", "--data-dir", self.data_dir]
         command += ["--sql-addr", f"127.0.0.1:{self.sql_port}", "--http-addr", f"127.0.0.1:{self.http_port}"]
-        command += [*SMALL, *([] if wait_ready or self.warm else ["--no-spark-warm-up"]), *self.args]
+        command += [*SMALL, *([] if self.warm else ["--no-spark-warm-up"]), *self.args]
         environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")} | self.env
         if not self.spark:
             environ["JAVA_HOME"] = str(_silent_java(base.with_name(f"{base.name}.java")))
@@ -124,7 +124,7 @@ class ServerProcess:
                 time.sleep(0.03)
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
-        """Until /readyz says that Spark is warm."""
+        """Until /readyz says that Spark is there, and warm if it is warmed up."""
         deadline = time.monotonic() + seconds
         while True:
             self._must_run()
@@ -237,8 +237,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     reconfigure it."""
     home = tmp_path_factory.mktemp("server")
     files = ("--files-root", str(home / "files"))
-    with server_process(home / "data", args=files, wait_ready=True) as process:
-        yield process
+    process = ServerProcess(home / "data", args=files)
+    process.warm = True
+    try:
+        yield process.start(wait_ready=True)
+    finally:
+        process.close()
 
 
 @pytest.fixture

@@ -221,6 +221,25 @@ class ReadLimits:
     records: int = 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotProgress:
+    """Of a snapshot that is being read: what the upstream has, about, and what is read of it."""
+
+    rows_known: int | None
+    rows_read: int
+    bytes_known: int
+    bytes_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far the collections are behind the upstream: what is not in them yet, and since when the first of
+    it is there; None is what is not known."""
+
+    bytes: int | None
+    seconds: float | None
+
+
 class UpstreamSource(ABC):
     """One upstream. Obligations:
 
@@ -247,6 +266,9 @@ class UpstreamSource(ABC):
 
     # What is missing upstream before reading can begin, as text; set by the last check.
     waits: str | None = None
+
+    # What the gauge counts, in the plural.
+    counts: str = "records"
 
     @abstractmethod
     def frontier(self, now: int) -> Offsets:
@@ -276,6 +298,14 @@ class UpstreamSource(ABC):
     def wanted(self, frontier: Offsets) -> None:  # noqa: B027 - most sources report every position at once
         """A statement waits until everything below is bound: report it as soon as it is reached, even if
         nothing has happened. Any thread."""
+
+    def snapshot_progress(self) -> SnapshotProgress | None:
+        """Of a snapshot that is being read in one range; None if there is none. Any thread."""
+        return None
+
+    def lag(self, ingested: Offsets) -> Lag | None:
+        """Everything below `ingested` is in the collections. None if the gauge says it all. Any thread."""
+        return None
 
     def dropped(self) -> None:
         """Called instead of `close` when the source was dropped: nothing of it must stay upstream."""

@@ -187,8 +187,10 @@ def wrong_kind(
     if isinstance(item, SourceProgress) or (isinstance(item, SourceTable) and item.subsource):
         owner = catalog.relation(item.owner or item.source)
         shown = f'{statement_kind(owner).value.lower()} "{owner.name}"'
-        hint = f"It belongs to {shown}, and is dropped with it alone. Else use the statement for a "
-        hint += "source."
+        way = ": ALTER SOURCE ... DROP SUBSOURCE drops it"
+        if isinstance(item, SourceProgress) or item.dead_letters_of is not None:
+            way = ", and is dropped with it alone"
+        hint = f"It belongs to {shown}{way}. Else use the statement for a source."
     return WrongObjectType(
         f'"{item.name}" is not a {kind.value.lower()}',
         hint=hint,

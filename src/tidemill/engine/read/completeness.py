@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # A statement that waits longer than this for a source sends its client a notice that names the source.
 NOTICE_AFTER_SECONDS = 1.0
 # The minimum interval between notices with different reasons (the source was catching up and is now stalled).
-# A source that changes state often would otherwise fill the client's screen.
-MAX_NOTICES = 5
+# A source that changes state often would otherwise fill the client's screen; a snapshot has ten steps.
+MAX_NOTICES = 15
 # The longest wait for a materialized view, which is late because of its own work only, or cannot be
 # maintained at all. (Waits for sources are limited by statement_timeout only: the upstream may recover.)
 MAX_VIEW_SECONDS = 300.0

@@ -193,7 +193,7 @@ async def _constant_table(
     if bound.inputs or bound.constants is None:
         return None
     scalars = [p.scalar for p in params]
-    if bound.constants.rows <= FEW_ROWS:
+    if bound.constants.rows <= FEW_ROWS and not bound.constants.calls:
         return constant_rows(bound, info, scalars)
     return await reader.execution.blocking(constant_rows, bound, info, scalars)
 

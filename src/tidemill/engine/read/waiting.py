@@ -16,6 +16,7 @@ from tidemill.catalog.items import MaterializedView, Source, SourceProgress, Sou
 from tidemill.errors import Notice, QueryCanceled, TidemillError, Unavailable, UndefinedObject
 from tidemill.ingest.status import RunState
 from tidemill.inputs.timelines import show_time_of
+from tidemill.sources.contract import SnapshotProgress
 
 if TYPE_CHECKING:
     from tidemill.catalog.store import Catalog
@@ -54,7 +55,10 @@ def waiting_for(ready: Readiness, item: SourceRelation, ts: int) -> Notice:
         return stalled
     machine, until = ready.ingestion.machine(item), ready.ingestion.readable(item)
     if machine is None or not machine.hydrated:
-        behind = None if machine is None else machine.behind
+        snapshot = None if machine is None else machine.source.snapshot_progress()
+        if snapshot is not None and snapshot.bytes_known:
+            return _reads_snapshot(item, snapshot)
+        behind = None if machine is None or machine.source.counts != "records" else machine.behind
         left = "" if behind is None else f" {behind} records are still to be read."
         return Notice(
             f'waiting for "{item.name}" to catch up with its upstream for the first time',
@@ -64,6 +68,18 @@ def waiting_for(ready: Readiness, item: SourceRelation, ts: int) -> Notice:
         f'waiting for "{item.name}" to be complete at {show_time_of(item, ts)}',
         detail=f"It is complete before {show_time_of(item, until)} now.",
         hint=_LATEST,
+    )
+
+
+def _reads_snapshot(item: SourceRelation, found: SnapshotProgress) -> Notice:
+    """In steps of a tenth: each is a notice of its own while a statement waits."""
+    tenths = min(10 * found.bytes_read // found.bytes_known, 9)
+    mega = 1 << 20
+    rows = "" if found.rows_known is None else f", of about {found.rows_known}"
+    return Notice(
+        f'waiting for "{item.name}" to be read for the first time: {10 * tenths} % of the snapshot is there',
+        detail=f"{found.rows_read} rows are read{rows}; "
+        f"{found.bytes_read / mega:.1f} MB, of about {found.bytes_known / mega:.1f} MB.",
     )
 
 

@@ -35,6 +35,10 @@ def _kafka_source(found: Mapping[str, Any]) -> Values:
     return connection, found["topic"], found["group_id_prefix"], found["refresh_ms"]
 
 
+def _postgres_source(found: Mapping[str, Any]) -> Values:
+    return found["connection"], found["publication"], found["slot"], found["timeline"]
+
+
 CONNECTION_DETAILS: dict[str, KindDetails] = {
     connections.KAFKA: (
         "mz_kafka_connections",
@@ -47,6 +51,11 @@ SOURCE_DETAILS: dict[str, KindDetails] = {
         "mz_kafka_sources",
         columns_of("connection_id text, topic text, group_id_prefix text, refresh_interval_ms int8"),
         _kafka_source,
+    ),
+    definition.POSTGRES: (
+        "mz_postgres_sources",
+        columns_of("connection_id text, publication text, replication_slot text, timeline_id int8"),
+        _postgres_source,
     ),
 }
 

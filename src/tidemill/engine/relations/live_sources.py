@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tidemill.catalog.store import Catalog
@@ -83,7 +84,8 @@ class LiveSources:
             s = report.statistics
             known = None if machine is None or machine.upstream is None else _total(machine.upstream)
             committed = None if machine is None else _total(machine.ingested)
-            snapshot = (None, None) if machine is None else _snapshot(machine)
+            snapshot = SnapshotFigure() if machine is None else snapshot_figure(machine)
+            lag = None if machine is None else machine.source.lag(machine.ingested)
             rows.append(
                 StatisticsRow(
                     source_id=item.id,
@@ -93,8 +95,12 @@ class LiveSources:
                     updates_committed=s.updates_committed,
                     offset_known=known,
                     offset_committed=committed,
-                    snapshot_records_known=snapshot[0],
-                    snapshot_records_staged=snapshot[1],
+                    snapshot_records_known=snapshot.records_known,
+                    snapshot_records_staged=snapshot.records_read,
+                    snapshot_bytes_known=snapshot.bytes_known,
+                    snapshot_bytes_staged=snapshot.bytes_read,
+                    lag_bytes=None if lag is None else lag.bytes,
+                    lag_ms=None if lag is None or lag.seconds is None else int(lag.seconds * 1000),
                     records_indexed=None if machine is None else _indexed(machine),
                     bytes_indexed=s.state_bytes,
                     rehydration_ms=s.rehydration_ms,
@@ -128,14 +134,28 @@ class LiveSources:
         return rows
 
 
-def _snapshot(machine: SourceMachine) -> tuple[int | None, int | None]:
-    """The records that the first catch-up must read, and how many of them have been read. Records before the
-    source's beginning (removed by retention, or excluded by START OFFSET) do not count."""
+@dataclass(frozen=True, slots=True)
+class SnapshotFigure:
+    """What the first catch-up must read, and how much of it has been read; None is what is not known."""
+
+    records_known: int | None = None
+    records_read: int | None = None
+    bytes_known: int | None = None
+    bytes_read: int | None = None
+
+
+def snapshot_figure(machine: SourceMachine) -> SnapshotFigure:
+    """Records before the source's beginning (removed by retention, or excluded by START OFFSET) do not
+    count."""
+    found = machine.source.snapshot_progress()
+    if found is not None:
+        return SnapshotFigure(found.rows_known, found.rows_read, found.bytes_known, found.bytes_read)
     first = machine.first
-    if first is None:
-        return None, None
+    if first is None or machine.source.counts != "records":
+        return SnapshotFigure()
     before, done = _total(machine.source.start), machine.ingested
-    return _total(first) - before, sum(min(end, done[p]) for p, end in first.items()) - before
+    read = sum(min(end, done[p]) for p, end in first.items()) - before
+    return SnapshotFigure(_total(first) - before, read)
 
 
 def _indexed(machine: SourceMachine) -> int | None:

@@ -90,6 +90,11 @@ class StatisticsRow:
     records_indexed: int | None = None
     bytes_indexed: int | None = None
     rehydration_ms: int | None = None
+    snapshot_bytes_known: int | None = None
+    snapshot_bytes_staged: int | None = None
+    # How far the collections are behind the upstream, where its position does not say it.
+    lag_bytes: int | None = None
+    lag_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +239,18 @@ def _statistics(s: Situation) -> Rows:
             r.snapshot_records_staged,
             r.records_indexed,
             r.bytes_indexed,
-            None if r.rehydration_ms is None else {"months": 0, "days": 0, "micros": r.rehydration_ms * 1000},
+            _interval(r.rehydration_ms),
+            r.snapshot_bytes_known,
+            r.snapshot_bytes_staged,
+            r.lag_bytes,
+            _interval(r.lag_ms),
         )
         for r in s.sources.statistics()
     ]
+
+
+def _interval(milliseconds: int | None) -> dict[str, int] | None:
+    return None if milliseconds is None else {"months": 0, "days": 0, "micros": milliseconds * 1000}
 
 
 def _hydration(s: Situation) -> Rows:
@@ -288,7 +301,8 @@ SOURCE_SPECS: list[Spec] = [
             """id text, messages_received int8, bytes_received int8, updates_staged int8,
             updates_committed int8, offset_known uint8, offset_committed uint8,
             snapshot_records_known int8, snapshot_records_staged int8, records_indexed int8,
-            bytes_indexed int8, rehydration_latency interval"""
+            bytes_indexed int8, rehydration_latency interval, snapshot_bytes_known int8,
+            snapshot_bytes_staged int8, lag_bytes int8, lag interval"""
         ),
         _statistics,
     ),

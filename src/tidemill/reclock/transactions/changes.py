@@ -56,7 +56,7 @@ def no_runs() -> ChangeRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class TransactionChanges:
     """Consecutive records of a partition, by columns, as `ChangeRuns`; one entry for each record. `orders` is
     the number of the change among those of the table in its transaction."""
 
@@ -69,16 +69,18 @@ class Changes:
     times: np.ndarray
 
 
-def changes_of(seen: SeenChanges, origins: Origins) -> Changes:
+def changes_of(seen: SeenChanges, origins: Origins) -> TransactionChanges:
     """Raises UnknownId."""
     ids = origins.read(seen.ids)
     # In PostgreSQL the transaction before ended at this number; right behind a snapshot it is not known.
     before = np.asarray(pc.fill_null(seen.last_commits, -1))
     numbers = np.where(ids.origins == 0, before, ids.numbers - 1)
-    return Changes(ids.keys, numbers, ids.origins, seen.runs, seen.orders, seen.offsets, seen.times)
+    return TransactionChanges(
+        ids.keys, numbers, ids.origins, seen.runs, seen.orders, seen.offsets, seen.times
+    )
 
 
-def runs_of(changes: Changes) -> ChangeRuns:
+def runs_of(changes: TransactionChanges) -> ChangeRuns:
     """Neighbours of one transaction and one run, each the next of the one before, together. A free record
     behind another passes with it."""
     if not len(changes.keys):

@@ -34,7 +34,7 @@ _MICROS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Origins:
+class ChangeOrigins:
     """Columns of a batch; only rows of changes have values."""
 
     phases: np.ndarray
@@ -43,7 +43,7 @@ class Origins:
     timelines: pa.Array
 
 
-def origins_of(source: SourceFields, live: np.ndarray, faults: Faults) -> Origins:
+def origins_of(source: SourceFields, live: np.ndarray, faults: Faults) -> ChangeOrigins:
     """`live` marks the changes; the other rows say nothing."""
     phases = _phases(source.text("snapshot"), live, faults)
     streamed = live & (phases == ChangePhase.STREAMED)
@@ -80,7 +80,7 @@ def origins_of(source: SourceFields, live: np.ndarray, faults: Faults) -> Origin
     )
     committed = _committed(source, live)
     faults.note(streamed & ~valid_mask(committed), lambda row: _ill_placed(("ts_us", "ts_ms"), source, row))
-    return Origins(np.where(live, phases, np.uint8(0)), positions, committed, timelines)
+    return ChangeOrigins(np.where(live, phases, np.uint8(0)), positions, committed, timelines)
 
 
 def _phases(snapshot: pa.Array, live: np.ndarray, faults: Faults) -> np.ndarray:

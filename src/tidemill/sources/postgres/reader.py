@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tidemill.sources.postgres.lsn import lsn_text
 from tidemill.sources.postgres.row_changes import ChangeDecoder, error_row
 from tidemill.sources.postgres.segment import read_chunks, read_relations, read_state
 from tidemill.sources.postgres.snapshot import SnapshotPlan
+from tidemill.sources.postgres.snapshot_progress import note_range
 from tidemill.sources.postgres.values import batch_schema
 
 # A range is given to tasks when it has been received. Only the changes that a snapshot takes back may still
@@ -80,7 +82,8 @@ class PostgresReader:
                 yield SourceBatch(output, error_row(self.tables[output], text), 1, 0)
         first, last = lower, min(upper, snapshot.plan.count)
         if first < last:
-            yield from snapshot.plan.read(self.options, self.tables, first, last)
+            done = partial(note_range, self.folder, snapshot.plan)
+            yield from snapshot.plan.read(self.options, self.tables, first, last, done)
         if upper == self.base and snapshot.lsn > self.base:
             yield from self._stream(self.base, snapshot.lsn, sign=-1)
 

@@ -9,6 +9,7 @@ move on, and PostgreSQL can remove old log.
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
 from collections.abc import Mapping
@@ -18,13 +19,13 @@ from typing import Any
 from tidemill.errors import TidemillError
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.postgres import failures
-from tidemill.sources.postgres.definition import ReplicatedTable, shown
+from tidemill.sources.postgres.definition import ReplicatedTable
+from tidemill.sources.postgres.lag import LogClock
 from tidemill.sources.postgres.lsn import aligned
 from tidemill.sources.postgres.pgoutput import (
     BEGIN,
     COMMIT,
     DELETE,
-    FULL_IDENTITY,
     INSERT,
     MESSAGE,
     ORIGIN,
@@ -32,18 +33,16 @@ from tidemill.sources.postgres.pgoutput import (
     TRUNCATE,
     TYPE,
     UPDATE,
-    Relation,
     parse_begin,
     parse_commit,
     parse_relation,
     refuse,
-    write_fault,
 )
 from tidemill.sources.postgres.replication import DATA, KEEPALIVE, ReplicationConnection, parse_keepalive
-from tidemill.sources.postgres.row_changes import table_error
 from tidemill.sources.postgres.segment import HEADER
-from tidemill.sources.postgres.spool import Spool, framed
-from tidemill.sources.postgres.table_marks import MarksSpec, not_full
+from tidemill.sources.postgres.spool import Spool
+from tidemill.sources.postgres.table_faults import TableFaults
+from tidemill.sources.postgres.table_marks import MarksSpec
 from tidemill.sources.postgres.table_watch import SlotState, TableWatch
 
 log = logging.getLogger(__name__)
@@ -55,9 +54,6 @@ STATUS_SECONDS = 0.5
 FLUSH_SECONDS = 0.02
 # Messages between two looks at the clock: some milliseconds.
 BATCH_MESSAGES = 512
-# How often tables and publication are looked at; and how often at most, when the stream hints at a change.
-WATCH_SECONDS = 10.0
-HINTED_SECONDS = 1.0
 # Behind an error of the stream, it works again if it has moved on, or was there for so long.
 SETTLED_SECONDS = 1.0
 # A server that was asked for its position, and does not say anything for so long, is gone: something in
@@ -68,6 +64,8 @@ FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.1, 10.0
 CLOSE_SECONDS = 5.0
 
 _CHANGES = frozenset((INSERT, UPDATE, DELETE))
+# Behind the letter of a change.
+_RELID = struct.Struct("!I")
 _IGNORED = frozenset((TYPE, ORIGIN, MESSAGE))
 
 
@@ -99,21 +97,13 @@ class Receiver:
         self._error: UpstreamError | None = failures.NotYet("the connection to PostgreSQL is being opened")
         # The end of the server's log as it said last; 0 before.
         self.server_position = 0
-        # Outputs whose errors are in the spool, behind what is bound.
-        self._reported: set[int] = set()
-        # Those of them that are in the open transaction, which may be cut off.
-        self._unsettled: set[int] = set()
-        # The outputs of each table.
-        self._outputs: dict[int, list[int]] = {}
-        for n, table in enumerate(settings.tables):
-            self._outputs.setdefault(table.relid, []).append(n)
+        # When it was there first.
+        self.clock = LogClock()
+        # Whether the publication has tables that are not read.
+        self._foreign = False
         # Of the connection:
         # Whether a transaction is begun, maybe without any change yet.
         self._begun = False
-        # Whether the tables were looked at behind what is bound.
-        self._looked = False
-        # The partitioned table that was announced last; its partition follows.
-        self._root: int | None = None
         # When it began, when something came last, and where the one before failed.
         self._began = self._heard = 0.0
         self._failed_at = -1
@@ -122,7 +112,7 @@ class Receiver:
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._watch = TableWatch(settings.options, settings.publication, settings.slot, settings.tables)
-        self._watched = 0.0
+        self._faults = TableFaults(settings.tables, settings.bound, self._watch, spool)
         self._thread = threading.Thread(target=self._run, name="postgres-receiver", daemon=True)
 
     def start(self) -> None:
@@ -212,12 +202,10 @@ class Receiver:
         connection = ReplicationConnection(self._settings.options)
         try:
             self._check(connection)
-            self._begun = self._looked = False
-            self._reported -= self._unsettled
-            self._unsettled.clear()
-            self._root = None
+            self._begun = False
+            self._faults.connected()
             # What is new of the tables is in the stream before its first change.
-            self._look_at_tables()
+            self._faults.look()
             connection.start(self._settings.slot, aligned(self.spool.frontier), self._settings.publication)
             self._process = connection.process
             self._began = self._heard = time.monotonic()
@@ -267,6 +255,7 @@ class Receiver:
         while not self._stopping.is_set():
             received = self._receive(connection)
             now = time.monotonic()
+            self.clock.look(max(self.server_position, spool.reached), now)
             if spool.stale and now - flushed >= FLUSH_SECONDS:
                 spool.flush()
                 flushed = now
@@ -295,12 +284,12 @@ class Receiver:
         durable = aligned(self._durable)
         connection.confirm(max(aligned(self.spool.frontier), durable), durable, reply=ask)
         self.spool.discard(self._durable)
-        if time.monotonic() - self._watched > WATCH_SECONDS:
-            self._look_at_tables()
+        if self._faults.due and not self._begun:
+            self._faults.look()
 
     def _receive(self, connection: ReplicationConnection) -> bool:
         """Some messages. Returns False if there are no more now."""
-        receive, add = connection.receive, self.spool.add
+        receive, add, wanted = connection.receive, self.spool.add, self._faults.outputs
         if self.spool.full and self.spool.frontier >= self._required and not self.spool.open:
             return False
         for number in range(BATCH_MESSAGES):
@@ -310,6 +299,8 @@ class Receiver:
                 return False
             if message[0] == DATA:
                 if message[HEADER] in _CHANGES:
+                    if self._foreign and _RELID.unpack_from(message, HEADER + 1)[0] not in wanted:
+                        continue
                     add(message)
                 else:
                     self._control(message)
@@ -330,73 +321,18 @@ class Receiver:
             if not self.spool.open:
                 # The next transaction that ends is this one.
                 self.spool.advance(parse_begin(body).commit_lsn)
-            if not self._looked:
-                self._look_at_tables()
+            if not self._faults.looked:
+                self._faults.look()
             self._begun = True
         elif kind == COMMIT:
             self._begun = False
             self.spool.commit(parse_commit(body).end_lsn)
-            self._unsettled.clear()
+            self._faults.committed()
         elif kind == RELATION:
-            self._describe(body)
+            relation = parse_relation(body)
+            self._foreign = self._foreign or relation.relid not in self._faults.outputs
+            self._faults.announced(relation, new=self.spool.describe(relation.relid, body))
         elif kind == TRUNCATE:
             self.spool.add(bytes(message))
         elif kind not in _IGNORED:
             raise refuse(kind)
-
-    def _describe(self, body: bytes) -> None:
-        """A table is described before its first change, and again when something about it or about the
-        publication may have changed."""
-        relation = parse_relation(body)
-        new = self.spool.describe(relation.relid, body)
-        mine = self._outputs.get(relation.relid, ())
-        if not mine:
-            self._check_partition(relation)
-            return
-        self._root = relation.relid if self._settings.tables[mine[0]].partitioned else None
-        now = time.monotonic()
-        if new or now - self._watched > HINTED_SECONDS:
-            self._add_faults({n: text for n, text in self._new_faults().items() if n in mine})
-        # The others soon.
-        self._watched = min(self._watched, now - WATCH_SECONDS + HINTED_SECONDS)
-
-    def _check_partition(self, relation: Relation) -> None:
-        """A partitioned table is described right before its partition, which says what old rows there are."""
-        root, self._root = self._root, None
-        if root is None or relation.identity == FULL_IDENTITY:
-            return
-        outputs = [n for n in self._outputs[root] if n not in self._reported]
-        table = self._settings.tables[self._outputs[root][0]]
-        found = not_full(table.shown, shown(relation.schema, relation.name))
-        self._add_faults(dict.fromkeys(outputs, table_error(found.what, found.detail)))
-
-    def _look_at_tables(self) -> None:
-        """What is wrong with a table becomes a transaction of its own behind the last one: its end is no
-        position that a commit of PostgreSQL can have, because those are multiples of eight. It must be behind
-        what is bound, too, because the shards may have all of that."""
-        bound = self._settings.bound
-        reached = max(self.spool.reached, bound)
-        if self.spool.open or self._begun or self.spool.reached < aligned(bound):
-            return
-        if aligned(reached + 1) > reached:
-            return  # no number is left before the next position of PostgreSQL
-        faults = self._new_faults()
-        self._watched, self._looked = time.monotonic(), True
-        if not faults:
-            # (What is bound may end with an error that is no more.)
-            self.spool.advance(reached)
-            return
-        self._add_faults(faults)
-        self.spool.commit(reached + 1)
-        self._unsettled.clear()
-
-    def _add_faults(self, faults: Mapping[int, str]) -> None:
-        for output, text in faults.items():
-            self.spool.add(framed(write_fault(output, text)))
-            # What is received again is not read by shards that have it.
-            if self.spool.reached >= aligned(self._settings.bound):
-                self._reported.add(output)
-                self._unsettled.add(output)
-
-    def _new_faults(self) -> dict[int, str]:
-        return {n: text for n, text in self._watch.faults().items() if n not in self._reported}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import select
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -65,6 +65,7 @@ class SnapshotRelation:
     relid: int
     ranges: int
     step: int
+    pages: int
 
     @property
     def sql(self) -> str:
@@ -98,6 +99,17 @@ class SnapshotPlan:
     def count(self) -> int:
         return self._starts[-1]
 
+    def range_bytes(self) -> np.ndarray:
+        """The size of each range, in its order, about."""
+        pages = sum(relation.pages for relation in self.relations)
+        sizes = [np.empty(0, np.int64)]
+        for relation in self.relations:
+            starts = np.arange(relation.ranges, dtype=np.int64) * relation.step
+            found = np.clip(relation.pages - starts, 0, relation.step)
+            found[-1] = max(0, relation.pages - int(starts[-1]))
+            sizes.append(found * (self.bytes // max(pages, 1)))
+        return np.concatenate(sizes)
+
     def whole(self, sql: psycopg.Connection[Any]) -> bool:
         """Whether all of its tables are still in the files that the snapshot knows. The session has no other
         use. Raises SnapshotGone, psycopg.Error."""
@@ -111,10 +123,15 @@ class SnapshotPlan:
         return count == len(set(relids))
 
     def read(
-        self, options: Mapping[str, Any], tables: Sequence[ReplicatedTable], first: int, last: int
+        self,
+        options: Mapping[str, Any],
+        tables: Sequence[ReplicatedTable],
+        first: int,
+        last: int,
+        done: Callable[[int, int], None] = lambda number, rows: None,
     ) -> Iterator[SourceBatch]:
-        """The ranges from `first` to before `last`, in their order. `tables` are all of the source. Raises
-        SnapshotGone and other UpstreamErrors."""
+        """The ranges from `first` to before `last`, in their order. `tables` are all of the source. `done` is
+        told the number of each range, and its rows. Raises SnapshotGone and other UpstreamErrors."""
         if first >= last:
             return
         with connect(options) as sql:
@@ -128,7 +145,11 @@ class SnapshotPlan:
                         _lock(sql, relation)
                         locked.add(relation.relid)
                     table = tables[relation.output]
-                    yield from _copy(sql, relation, table, number - self._starts[at])
+                    rows = 0
+                    for batch in _copy(sql, relation, table, number - self._starts[at]):
+                        rows += batch.records
+                        yield batch
+                    done(number, rows)
             except psycopg.Error as e:
                 raise upstream_error(e, options) from None
 
@@ -148,7 +169,7 @@ def plan_snapshot(
     for root, relid, schema, table, pages, tuples in rows:
         leaves.setdefault(root, []).append((relid, schema, table, pages, tuples))
     relations = tuple(
-        SnapshotRelation(output, schema, name_, relid, 1 if whole else _ranges(pages, step), step)
+        SnapshotRelation(output, schema, name_, relid, 1 if whole else _ranges(pages, step), step, pages)
         for output, table in tables
         for relid, schema, name_, pages, _ in leaves.get(table.relid, ())
     )

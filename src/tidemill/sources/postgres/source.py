@@ -24,7 +24,9 @@ import numpy as np
 import psycopg
 
 from tidemill.sources.contract import (
+    Lag,
     ReadLimits,
+    SnapshotProgress,
     SourcePiece,
     SourceReader,
     UpstreamError,
@@ -40,6 +42,7 @@ from tidemill.sources.postgres.reader import PostgresReader, ReadSnapshot, Spool
 from tidemill.sources.postgres.receiver import Receiver, ReceiverSettings
 from tidemill.sources.postgres.replication import ReplicationConnection
 from tidemill.sources.postgres.snapshot import plan_snapshot
+from tidemill.sources.postgres.snapshot_progress import progress
 from tidemill.sources.postgres.spool import Spool
 from tidemill.sources.postgres.table_marks import MarksSpec
 from tidemill.sources.postgres.table_watch import TableWatch
@@ -77,6 +80,7 @@ class PostgresSource(UpstreamSource):
     """Raises KeyError, TypeError or ValueError for an invalid definition."""
 
     gauge = GAUGE
+    counts = "bytes of its log"
 
     def __init__(self, definition: Mapping[str, Any]) -> None:
         self._definition = read = read_definition(definition)
@@ -93,6 +97,8 @@ class PostgresSource(UpstreamSource):
         self._marks: Mapping[str, MarksSpec] = {}
         # A statement waits until this is bound.
         self._wanted = 0
+        # How the last snapshot ended.
+        self._figure: SnapshotProgress | None = None
         # The last frontier, and when it was taken.
         self._told = 0
         self._told_at = 0.0
@@ -314,6 +320,22 @@ class PostgresSource(UpstreamSource):
         size = int(self._blocks(lower[None], upper[None])["size"].sum())
         return max(usual, size / LEAST_SNAPSHOT_RATE)
 
+    # -- how it goes
+
+    def snapshot_progress(self) -> SnapshotProgress | None:
+        prepared, spool = self._prepared, self._spool
+        if prepared is None or spool is None:
+            return self._figure
+        return progress(str(spool.folder), prepared.snapshot.plan)
+
+    def lag(self, ingested: Offsets) -> Lag | None:
+        receiver = self._receiver
+        if receiver is None or not receiver.server_position:
+            return Lag(None, None)
+        at = max(ingested[None], 0)
+        seconds = receiver.clock.seconds_since(at, time.monotonic())
+        return Lag(max(0, receiver.server_position - at), seconds)
+
     # -- the end
 
     def dropped(self) -> None:
@@ -345,6 +367,7 @@ class PostgresSource(UpstreamSource):
         self._receiver = self._spool = None
 
     def _close_export(self) -> None:
+        self._figure = self.snapshot_progress()
         if self._export is not None:
             self._export.close()
         self._export = self._prepared = None

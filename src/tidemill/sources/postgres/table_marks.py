@@ -29,7 +29,6 @@ class Partition:
 
     shown: str
     file: int
-    full: bool = True
     made: bool = True
 
 
@@ -76,8 +75,8 @@ def read_marks(
         columns.setdefault(relid, {})[name] = version
         partitioned[relid] = kind == "p"
     parts: dict[int, dict[int, Partition]] = {}
-    for root, relid, shown_, full, file, made in sql.execute(_PARTS, [wanted]):
-        parts.setdefault(root, {})[relid] = Partition(shown_, file or 0, full, made)
+    for root, relid, shown_, file, made in sql.execute(_PARTS, [wanted]):
+        parts.setdefault(root, {})[relid] = Partition(shown_, file or 0, made)
     schemas = _IN_SCHEMAS if sql.info.server_version >= _SCHEMAS_SINCE else ""
     members: dict[int, set[str]] = {}
     for relid, member in sql.execute(
@@ -106,14 +105,14 @@ WHERE c.oid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 # A partition that was made by CREATE TABLE ... PARTITION OF was empty: the rows of the catalog that describe
 # it, and those that make it and all between it and the root partitions, are of one transaction each.
 _PARTS = """
-SELECT root.oid::int8, leaf.oid::int8, format('%%I.%%I', n.nspname, leaf.relname), leaf.relreplident = 'f',
+SELECT root.oid::int8, leaf.oid::int8, format('%%I.%%I', n.nspname, leaf.relname),
        pg_relation_filenode(leaf.oid)::int8,
        NOT EXISTS (
          SELECT FROM pg_partition_ancestors(leaf.oid) a
-         JOIN pg_partition_tree(root.oid) t ON t.relid = a.relid AND t.level > 0
          JOIN pg_inherits i ON i.inhrelid = a.relid
          JOIN pg_attribute s ON s.attrelid = a.relid AND s.attname = 'tableoid'
-         WHERE i.xmin <> s.xmin)
+         WHERE i.xmin <> s.xmin
+           AND a.relid NOT IN (SELECT up.relid FROM pg_partition_ancestors(root.oid) up))
 FROM pg_class root
 CROSS JOIN LATERAL (
   SELECT relid FROM pg_partition_tree(root.oid) WHERE isleaf AND root.relkind = 'p'
@@ -195,8 +194,6 @@ def _partitions(table: str, known: TableMarks, found: TableMarks) -> Difference 
                 "A publication with publish_via_partition_root does not have TRUNCATE of one partition.",
             )
     for relid, part in found.parts.items():
-        if not part.full:
-            return not_full(table, part.shown)
         if relid not in known.parts and not part.made:
             return Difference(
                 f"table {part.shown} became a partition of table {table} upstream",

@@ -24,7 +24,7 @@ from tidemill.sources.postgres.row_changes import mismatch, table_error
 from tidemill.sources.postgres.table_marks import MarksSpec, TableMarks, compare, read_marks
 
 _TABLES = """
-SELECT c.oid::int8, c.relreplident::text, a.attname::text, a.attnum::int4, a.atttypid::int8, a.atttypmod::int4
+SELECT c.oid::int8, a.attname::text, a.attnum::int4, a.atttypid::int8, a.atttypmod::int4
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.oid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 """
@@ -127,13 +127,14 @@ class TableWatch:
     ) -> str | None:
         if columns is None:
             return table_error(f"table {table.shown} was dropped upstream", "It may exist again, as another.")
-        numbers = {str(row[2]): int(row[3]) for row in columns}
+        numbers = {str(row[1]): int(row[2]) for row in columns}
         relation = Relation(
             table.relid,
             table.schema,
             table.table,
-            str(columns[0][1]) or FULL_IDENTITY,
-            tuple(RelationColumn(str(row[2]), int(row[4]), int(row[5]), False) for row in columns),
+            # (The stream has the identity of each change. What it is without one does not matter.)
+            FULL_IDENTITY,
+            tuple(RelationColumn(str(row[1]), int(row[3]), int(row[4]), False) for row in columns),
         )
         text = mismatch(table, relation)
         if text is not None:

@@ -1,4 +1,5 @@
-"""Rows that can be computed without Spark: literals, casts of literals, parameters and session values.
+"""Rows that can be computed without Spark: literals, parameters and session values, casts of them, and those
+functions of them whose record has a form over values at hand.
 
 INSERT ... VALUES and SELECT 1 are handled here. Columns are whole Arrow arrays if all their cells are plain
 literals, else they are computed cell by cell. If one cell cannot be evaluated here, Spark evaluates the whole
@@ -15,14 +16,24 @@ import pyarrow as pa
 
 from tidemill import caches
 from tidemill.sql.functions.markers import Fixed
+from tidemill.sql.functions.rowwise import value_at_hand
 from tidemill.sql.plan.convert import convert
+from tidemill.sql.plan.expressions import (
+    BoundNode,
+    BoundParam,
+    Const,
+    Convert,
+    Op,
+    SessionValue,
+    fitted,
+    walk,
+)
 from tidemill.types.arrow import arrow_type
 from tidemill.types.model import Kind, SqlType
 from tidemill.types.wire.text import decode_text, encode_text
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.model import BoundQuery, SessionInfo
-    from tidemill.sql.plan.expressions import BoundNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,19 @@ class Constants:
     rows: int
     # The cached rows of a plan that consists only of literals. At most one entry.
     known: list[pa.Table] = field(default_factory=list[pa.Table], compare=False, repr=False)
+    # Whether functions are called, which takes longer than copying values.
+    calls: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        calls = any(
+            isinstance(part, Op)
+            for column in self.columns
+            if isinstance(column, tuple)
+            for node in column
+            if not isinstance(node, Const | BoundParam)
+            for part in walk(node)
+        )
+        object.__setattr__(self, "calls", calls)
 
 
 def constant_rows(
@@ -58,8 +82,6 @@ def evaluate(constants: Constants, session: SessionInfo, params: Sequence[pa.Sca
 
 def _literal(constants: Constants) -> bool:
     """Whether the rows are the same in every session and at every time."""
-    from tidemill.sql.plan.expressions import Const
-
     return all(isinstance(c, pa.Array) or all(isinstance(n, Const) for n in c) for c in constants.columns)
 
 
@@ -103,8 +125,6 @@ def evaluate_node(
     node: BoundNode, session: SessionInfo, params: Sequence[pa.Scalar] = ()
 ) -> pa.Scalar | None:
     """The node's value in storage form; None if it needs Spark or parameters that are not known yet."""
-    from tidemill.sql.plan.expressions import BoundParam, Const, Convert, SessionValue, fitted
-
     if isinstance(node, Const):
         node = fitted(node)
         if node.value is None or isinstance(node.value, str):
@@ -128,6 +148,14 @@ def evaluate_node(
         if converted is None and isinstance(node.arg, SessionValue):
             converted = _moment(one, node.arg.type, node.type, zone)
         return None if converted is None else converted[0]
+    if isinstance(node, Op) and node.fn is not None and node.fn.at_hand is not None:
+        values: list[pa.Scalar] = []
+        for arg in node.args:
+            value = evaluate_node(arg, session, params)
+            if value is None:
+                return None
+            values.append(value)
+        return value_at_hand(node.fn.at_hand, values, session.time_zone)
     return None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tidemill.sql.bind.determinism import Dependence
-from tidemill.sql.plan.explain import explain
+from tidemill.sql.plan.explain import explain, explain_reaches
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.model import BoundQuery
@@ -39,6 +39,10 @@ def describe(bound: BoundQuery) -> str:
         lines.append(f"Properties: {', '.join(flags)}")
     lines.append("Plan:")
     lines += [f"  {line}" for line in explain(bound.plan)]
+    reach = explain_reaches(bound.plan)
+    if reach:
+        lines.append("A changed row reaches:")
+        lines += [f"  {line}" for line in reach]
     lines.append("Spark:")
     tree = bound.spark
     for node in list(tree.find_all(exp.Placeholder)):

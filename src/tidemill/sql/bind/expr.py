@@ -215,7 +215,7 @@ class Binder:
             self.ctx.depends_on(Dependence.CHANCE, f"{found.fn.name}()")
             # Two calls are two values, so they are never merged into one expression.
             key = f"{key}#{self.ctx.alias()}"
-        return Op(result, key, coerced, found.fn.builder([c.type for c in coerced]))
+        return Op(result, key, coerced, found.fn)
 
     def boolean(self, node: exp.Expr, clause: str) -> BoundNode:
         from tidemill.sql.bind.coerce import require_bool

@@ -56,7 +56,8 @@ class Branch:
         """The query with another name for the relation."""
         query = self.query.copy()
         for table in query.find_all(exp.Table):
-            table.set("this", exp.to_identifier(name, quoted=True))
+            if table.name == self.placeholder:
+                table.set("this", exp.to_identifier(name, quoted=True))
         return query
 
 

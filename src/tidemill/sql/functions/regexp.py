@@ -48,7 +48,7 @@ def _install_operators() -> None:
 
 def _overloads(name: str, result: SqlType, run: Callable[..., object], *lists: tuple[SqlType, ...]) -> None:
     for types in lists:
-        by_row(name, types, result, run)
+        by_row(name, types, result, run, brief=False)
 
 
 def _install() -> None:
@@ -64,8 +64,8 @@ def _install() -> None:
     _overloads("regexp_replace", TEXT, regexes.replace, three, (*three, TEXT))
     started = (*three, INT4, INT4, TEXT)
     _overloads("regexp_replace", TEXT, regexes.replace_from, *(started[:n] for n in range(4, 7)))
-    by_row("substring", two, TEXT, regexes.extract)
-    by_row("substring", three, TEXT, regexes.similar_extract)
+    by_row("substring", two, TEXT, regexes.extract, brief=False)
+    by_row("substring", three, TEXT, regexes.similar_extract, brief=False)
 
 
 # x SIMILAR TO pattern [ESCAPE character], special syntax.

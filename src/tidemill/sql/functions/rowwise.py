@@ -12,7 +12,6 @@ triple of int for intervals, bytes for bytea and uuid, Decimal for numeric.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from tidemill.errors import InvalidValue, TidemillError
 from tidemill.sql.functions.markers import zone
-from tidemill.sql.functions.signature import Builder, function, operator
+from tidemill.sql.functions.signature import Builder, RowFunction, function, operator
 from tidemill.sql.functions.tree import RAISED, Tree, call, field, if_, is_null, let, string
 from tidemill.types.arrow import INTERVAL_FIELDS, NUMERIC_PRECISION, NUMERIC_SCALE, arrow_type
 from tidemill.types.model import TEXT, Kind, SqlType
@@ -30,18 +29,6 @@ from tidemill.types.spark import spark_type
 _WIDE = Context(prec=120, rounding=ROUND_HALF_UP)
 _UNIT = Decimal(1).scaleb(-NUMERIC_SCALE)
 _NUMERIC_END = Decimal(10) ** (NUMERIC_PRECISION - NUMERIC_SCALE)
-
-
-@dataclass(frozen=True, slots=True)
-class RowFunction:
-    """`types` are the types of the arguments, including the session's zone if `run` takes it. A NULL argument
-    gives NULL unless `nulls`."""
-
-    key: str
-    types: tuple[SqlType, ...]
-    result: SqlType
-    run: Callable[..., Any]
-    nulls: bool = False
 
 
 _ROWS: dict[str, RowFunction] = {}
@@ -58,8 +45,8 @@ def row_function(
 ) -> Builder:
     """The builder of a Python function's call. `zoned`: its last argument is the session's time zone."""
     given = (*types, TEXT) if zoned else tuple(types)
-    key = f"{name}({','.join(map(str, types))})"
-    _ROWS[key] = RowFunction(key, given, result, run, nulls)
+    key = _key(name, types)
+    _ROWS[key] = RowFunction(key, given, result, run, zoned, nulls)
 
     def build(args: Sequence[Tree]) -> Tree:
         found = call(carrier(result), string(key), *args, *([zone()] if zoned else []))
@@ -80,13 +67,21 @@ def by_row(
     run: Callable[..., Any],
     *,
     zoned: bool = False,
+    brief: bool = True,
 ) -> None:
-    """Add a function to the allow-list."""
-    function(name, types, result, row_function(name, types, result, run, zoned=zoned))
+    """Add a function to the allow-list. Unless it is `brief`, it runs only in Spark's tasks, which can be
+    stopped."""
+    build = row_function(name, types, result, run, zoned=zoned)
+    function(name, types, result, build, at_hand=_ROWS[_key(name, types)] if brief else None)
 
 
 def by_row_operator(name: str, types: Sequence[SqlType], result: SqlType, run: Callable[..., Any]) -> None:
-    operator(name, types, result, row_function(name, types, result, run))
+    build = row_function(name, types, result, run)
+    operator(name, types, result, build, at_hand=_ROWS[_key(name, types)])
+
+
+def _key(name: str, types: Sequence[SqlType]) -> str:
+    return f"{name}({','.join(map(str, types))})"
 
 
 def row_functions() -> dict[str, RowFunction]:
@@ -113,6 +108,17 @@ def carriers() -> dict[str, SqlType]:
 
 def carrier_type(result: SqlType) -> str:
     return f"struct<v: {spark_type(result)}, e: string>"
+
+
+def value_at_hand(row: RowFunction, args: Sequence[pa.Scalar], zone: str) -> pa.Scalar:
+    """The function's value. Raises its error."""
+    given = [*args, pa.scalar(zone)] if row.zoned else args
+    columns = [pa.repeat(a, 1) if a.is_valid else pa.nulls(1, a.type) for a in given]
+    values, errors = evaluate(row.result, pa.array([row.key]), columns).flatten()
+    if errors[0].is_valid:
+        sqlstate, _, primary = errors[0].as_py().partition(":")
+        raise TidemillError(primary, sqlstate=sqlstate)
+    return values[0]
 
 
 def evaluate(result: SqlType, keys: pa.Array, columns: Sequence[pa.Array]) -> pa.Array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from tidemill.errors import Internal
 from tidemill.sql.functions.tree import Tree, call
@@ -32,6 +33,20 @@ class Poly(Enum):
 Declared = SqlType | Poly
 
 
+@dataclass(frozen=True, slots=True)
+class RowFunction:
+    """A function in Python of one row's values, for Spark's tasks and for values at hand. `types` are the
+    types of the arguments, with that of the session's time zone if it is `zoned`. A NULL argument gives NULL
+    unless `nulls`."""
+
+    key: str
+    types: tuple[SqlType, ...]
+    result: SqlType
+    run: Callable[..., Any]
+    zoned: bool = False
+    nulls: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Fn:
     """A row. `variadic`: the last declared type may occur any number of times (at least once). `typed`
@@ -52,6 +67,9 @@ class Fn:
     volatile: bool = False
     # A function of PostgreSQL that does not exist here: `build` raises the error that names it.
     refused: bool = False
+    # The function that computes it over values at hand, if it has such a form and is brief: here nothing can
+    # stop it. It is the one that Spark's tasks run, so the results are the same.
+    at_hand: RowFunction | None = None
 
     def builder(self, types: Sequence[SqlType]) -> Builder:
         """The function that builds the Spark tree for arguments of these types."""
@@ -85,6 +103,7 @@ def function(
     typed: Callable[[Sequence[Tree], Sequence[SqlType]], Tree] | None = None,
     volatile: bool = False,
     refused: bool = False,
+    at_hand: RowFunction | None = None,
 ) -> None:
     """Add a scalar function; a string for `build` names a Spark function."""
     builder = spark(build) if isinstance(build, str) else build
@@ -97,6 +116,7 @@ def function(
         typed=typed,
         volatile=volatile,
         refused=refused,
+        at_hand=at_hand,
     )
     _functions.setdefault(name, []).append(row)
 
@@ -108,8 +128,9 @@ def operator(
     build: Builder,
     *,
     typed: Callable[[Sequence[Tree], Sequence[SqlType]], Tree] | None = None,
+    at_hand: RowFunction | None = None,
 ) -> None:
-    _operators.setdefault(name, []).append(Fn(name, tuple(args), result, build, typed=typed))
+    _operators.setdefault(name, []).append(Fn(name, tuple(args), result, build, typed=typed, at_hand=at_hand))
 
 
 def aggregate(

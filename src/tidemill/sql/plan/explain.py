@@ -46,6 +46,7 @@ from tidemill.sql.plan.operators import (
     Ties,
     inputs,
 )
+from tidemill.sql.plan.reach import Reach, reaches
 from tidemill.types.model import Kind
 from tidemill.types.wire.text import encode_text
 
@@ -55,6 +56,12 @@ _TEXTS = frozenset({Kind.TEXT, Kind.UNKNOWN})
 
 def explain(plan: Operator) -> list[str]:
     return list(_Explained().lines(plan, 0))
+
+
+def explain_reaches(plan: Operator) -> list[str]:
+    """One line for each operator of the plan that is not linear."""
+    shown = _Explained()
+    return [shown.reach(reach) for reach in reaches(plan)]
 
 
 class _Explained:
@@ -133,6 +140,15 @@ class _Explained:
 
     def series(self, operator: Series) -> str:
         return f"Series {operator.start} to {operator.stop} by {operator.step}"
+
+    def reach(self, reach: Reach) -> str:
+        if reach.row:
+            return f"{reach.what}: equal rows"
+        if reach.sums:
+            return f"{reach.what}: sums over all rows"
+        if not reach.key:
+            return f"{reach.what}: all rows, because {reach.because}"
+        return f"{reach.what}: rows of equal {', '.join(' = '.join(map(self.show, p)) for p in reach.key)}"
 
     # --- expressions
 

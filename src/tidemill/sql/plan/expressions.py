@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from tidemill.errors import Internal, InvalidValue, TidemillError
 from tidemill.sql.functions.markers import Fixed
-from tidemill.sql.functions.signature import Fn
+from tidemill.sql.functions.signature import Builder, Fn
 from tidemill.sql.functions.tree import Tree
 from tidemill.sql.plan.convert import numeric_scalar
 from tidemill.types.model import Kind, SqlType, face
@@ -94,12 +94,22 @@ class Ref(BoundNode):
 
 @dataclass(frozen=True, slots=True)
 class Op(BoundNode):
-    """A function, operator or special form. `key` identifies it in comparisons; `build` creates the Spark
-    tree from the lowered args."""
+    """A function, operator or special form. `key` identifies it in comparisons. `form` is its record, if the
+    tables of `sql.functions` have it; else it creates the Spark tree from the lowered args."""
 
     key: str
     args: tuple[BoundNode, ...]
-    build: Callable[[Sequence[Tree]], Tree] = field(compare=False)
+    form: Fn | Builder = field(compare=False)
+
+    @property
+    def fn(self) -> Fn | None:
+        return self.form if isinstance(self.form, Fn) else None
+
+    @property
+    def build(self) -> Builder:
+        """The builder of the Spark tree."""
+        form = self.form
+        return form.builder([a.type for a in self.args]) if isinstance(form, Fn) else form
 
 
 @dataclass(frozen=True, slots=True)

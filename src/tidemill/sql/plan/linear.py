@@ -1,9 +1,9 @@
 """Linear plans: which queries can be followed on the changes of their inputs alone.
 
 A query is linear if its result over a sum of two collections is the sum of its results. Filters, projections,
-scalar functions, set-returning functions and UNION ALL are linear; operators that combine several rows are
-not. A linear query is a sum of parts over one stored relation each. An operator that is not known to be
-linear is reported by name.
+scalar functions, set-returning functions (in FROM, too) and UNION ALL are linear; operators that combine
+several rows are not. A linear query is a sum of parts over one stored relation each. An operator that is not
+known to be linear is reported by name.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tidemill.sql.plan.operators import (
     expressions,
     inputs,
     keeps_all,
+    reads,
 )
 from tidemill.types.model import INT8
 
@@ -89,21 +90,31 @@ def _over(query: Project | Expand, source: Operator) -> list[Project | Expand]:
         _check_scalar(source)
         conditions.append(source)
         source = source.input
+    if isinstance(source, Named) and isinstance(query, Project) and not conditions:
+        return [_picked(query, part, source) for part in _parts(source.input)]
+    return [_carrying(query, conditions, *made) for made in _sources(source)]
+
+
+def _sources(source: Operator) -> list[tuple[Operator, str]]:
+    """The source once for each relation in it, and the alias of its columns that has the carried number."""
+    if isinstance(source, Scan):
+        return [(source, source.alias)]
+    if isinstance(source, Named):
+        return [(replace(source, input=part), source.alias) for part in _parts(source.input)]
     if isinstance(source, OneRow):
         return []
-    if isinstance(source, Scan):
-        return [_carrying(query, conditions, source)]
-    if isinstance(source, Named):
-        if isinstance(query, Project) and not conditions:
-            return [_picked(query, part, source) for part in _parts(source.input)]
-        return [_carrying(query, conditions, replace(source, input=p)) for p in _parts(source.input)]
+    if isinstance(source, Join) and source.side in ("", "LEFT") and not reads(source.right):
+        # Each row of the left side is joined with rows that follow from it, or that are always the same.
+        _check_scalar(source)
+        return [(replace(source, left=left), alias) for left, alias in _sources(source.left)]
     raise NotLinear(_words(source))
 
 
-def _carrying(query: Project | Expand, conditions: list[Filter], source: Scan | Named) -> Project | Expand:
+def _carrying(
+    query: Project | Expand, conditions: list[Filter], below: Operator, alias: str
+) -> Project | Expand:
     """The query over the source, with the carried number."""
-    carried = Ref(INT8, source.alias, ROW)
-    below: Operator = source
+    carried = Ref(INT8, alias, ROW)
     for condition in reversed(conditions):
         below = replace(condition, input=below)
     if isinstance(query, Project):
@@ -115,7 +126,7 @@ def _picked(query: Project, part: Project | Expand, source: Named) -> Project | 
     """A projection that only selects columns, as every level of UNION ALL does, becomes one with the
     projection below it. Rows that were made of one row are not made again."""
     if not isinstance(part, Project) or not all(isinstance(o.node, Ref) for o in query.outputs):
-        return _carrying(query, [], replace(source, input=part))
+        return _carrying(query, [], replace(source, input=part), source.alias)
     given = {o.name: o.node for o in part.outputs}
     picked = [Output(o.name, given[o.node.name]) for o in query.outputs if isinstance(o.node, Ref)]
     return Project(part.input, (*picked, Output(ROW, given[ROW])))
@@ -123,7 +134,7 @@ def _picked(query: Project, part: Project | Expand, source: Named) -> Project | 
 
 def _relation(part: Operator) -> str:
     while not isinstance(part, Scan):
-        (part,) = inputs(part)
+        part = inputs(part)[0]
     return part.placeholder
 
 

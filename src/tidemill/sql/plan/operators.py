@@ -297,6 +297,11 @@ def rewrite_plan(operator: Operator, change: Callable[[BoundNode], BoundNode | N
     return replace(operator, **{f.name: rewritten(getattr(operator, f.name)) for f in fields(operator)})
 
 
+def reads(operator: Operator) -> int:
+    """How many relations the plan names; one that it names twice counts twice."""
+    return sum(isinstance(o, Scan | PreviousRound) for o in walk_plan(operator))
+
+
 def keeps_all(limit: Limit) -> bool:
     """Whether both numbers are NULL."""
     return all(

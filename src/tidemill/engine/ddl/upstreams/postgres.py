@@ -177,8 +177,14 @@ def _in_schemas(published: Published, schemas: Sequence[ast.Ident]) -> list[Publ
 
 def _find(published: Published, reference: ast.Name) -> PublishedTable:
     """The table of that name. Its schema may be left out if no other schema has one of the name."""
-    *schema, name = reference.parts[-2:]
-    found = [t for t in published.tables if t.table == name and schema in ([], [t.schema])]
+    if len(reference.parts) > 2:
+        raise SyntaxError_(
+            "a table of a publication is named by its schema and its name",
+            hint=f"Write {ast.Name(reference.parts[-2:])}: the database is that of the connection.",
+            position=reference.offset + 1,
+        )
+    schema, name = reference.parts[:-1], reference.item
+    found = [t for t in published.tables if t.table == name and schema in ((), (t.schema,))]
     if len(found) == 1:
         return found[0]
     if found:

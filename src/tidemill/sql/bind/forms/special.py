@@ -238,7 +238,7 @@ def _coalesce(b: Binder, node: exp.Expr) -> BoundNode:
     found = _variadic(b, [node.this, *node.expressions], "COALESCE", "coalesce")
     if not isinstance(found, Op) or found.key != "coalesce":
         return found
-    return replace(found, build=lambda a: call("coalesce", *first_of(a)))
+    return replace(found, form=lambda a: call("coalesce", *first_of(a)))
 
 
 def _greatest(b: Binder, node: exp.Expr) -> BoundNode:
