@@ -34,12 +34,16 @@ NAMES = (
     "client",
 )
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
-# third some twenty minutes. The last one is about memory alone.
+# third some twenty minutes, the fourth is about memory alone, the last one takes ten.
 SOAK = "soak"
 ROWS = "rows"
 KAFKA = "kafka"
 SUBSCRIBE = "subscribe"
-IN_PARTS = (KAFKA, SUBSCRIBE, CDCV2, PG)
+POSTGRES = "postgres"
+BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES)
+IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, CDCV2, PG)
+# How long a load takes, where that can be chosen.
+IN_MINUTES = {SOAK: 30.0, POSTGRES: 1.0}
 
 
 def main() -> None:
@@ -48,9 +52,10 @@ def main() -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"which of: {', '.join(NAMES)} (default: all), {SOAK}, {KAFKA}, {SUBSCRIBE}, {ROWS}",
+        help=f"which of: {', '.join(NAMES)} (default: all), {', '.join(BY_NAME)}",
     )
-    parser.add_argument("--minutes", type=float, default=30.0, help=f"how long {SOAK} takes (default: 30)")
+    defaults = ", ".join(f"{name}: {minutes:g}" for name, minutes in IN_MINUTES.items())
+    parser.add_argument("--minutes", type=float, help=f"how long a load takes (default: {defaults})")
     parser.add_argument(
         "--only",
         default="",
@@ -59,7 +64,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, only to see that it runs")
     options = parser.parse_args()
-    known = tuple(dict.fromkeys((*NAMES, SOAK, ROWS, *IN_PARTS)))
+    known = tuple(dict.fromkeys((*NAMES, *BY_NAME)))
     unknown = set(options.names) - set(known)
     if unknown:
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -72,10 +77,10 @@ def main() -> None:
         module = importlib.import_module(f"bench.bench_{name}")
         began = time.monotonic()
         more: dict[str, Any] = {}
-        if name == SOAK:
-            more = {"minutes": options.minutes}
-        elif name in IN_PARTS:
-            more = {"only": [part for part in options.only.split(",") if part]}
+        if name in IN_MINUTES:
+            more["minutes"] = IN_MINUTES[name] if options.minutes is None else options.minutes
+        if name in IN_PARTS:
+            more["only"] = [part for part in options.only.split(",") if part]
         figures: list[Figure] = module.measure(quick=options.quick, **more)
         print(f"\n{name} ({time.monotonic() - began:.0f} s)")
         print_table(figures)

@@ -18,7 +18,7 @@ import psycopg
 
 from bench.kafka import catch_up, changes, decode, fresh, large, transactions, upstream
 from bench.kafka.load import Wrong
-from bench.kafka.ours import Stalled
+from bench.ours import Stalled
 from bench.report import Figure, print_table
 from support.server import ServerError
 from tidemill.dev.broker import Broker

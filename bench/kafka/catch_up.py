@@ -16,7 +16,8 @@ import psycopg
 
 from bench.kafka.load import Fold, Load, Wrong, create_topic, produce
 from bench.kafka.memory import Memory, Watch
-from bench.kafka.ours import Stalled, ours
+from bench.kafka.ours import ours
+from bench.ours import Stalled
 from bench.peers.programs import Failed, Missing, Peer, Run, ceiling, delta, flink
 from bench.report import Figure
 from support.server import ServerError

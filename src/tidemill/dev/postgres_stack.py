@@ -73,7 +73,7 @@ class PostgresStack(Stack):
 
     def _statements(self) -> list[str]:
         """The two statements that make the tables live, and one that shows it."""
-        place = f"HOST '{HOST}', PORT {self.postgres.port}, USER {USER}, DATABASE {DATABASE}"
+        place = f"HOST '{HOST}', PORT {self.postgres.port}, USER '{USER}', DATABASE '{DATABASE}'"
         return [
             f"CREATE CONNECTION pg TO POSTGRES ({place});",
             f"CREATE SOURCE bank FROM POSTGRES CONNECTION pg (PUBLICATION '{PUBLICATION}') FOR ALL TABLES;",

@@ -251,17 +251,17 @@ def _copy(
         yield SourceBatch(relation.output, rows, rows.num_rows, len(data))
 
 
-def _messages(sql: psycopg.Connection[Any]) -> Iterator[list[bytes]]:
+def _messages(sql: psycopg.Connection[Any]) -> Iterator[list[bytes | memoryview]]:
     """The messages of a COPY, each with one row, in lists that are a batch each; an empty list after a
     silence."""
     pgconn = sql.pgconn
-    messages: list[bytes] = []
+    messages: list[bytes | memoryview] = []
     size = 0
     take = pgconn.get_copy_data
     while True:
         length, data = take(1)
         if length > 0:
-            messages.append(bytes(data))
+            messages.append(data)
             size += length
             if size >= BATCH_BYTES or len(messages) >= MAX_BATCH_ROWS:
                 yield messages
