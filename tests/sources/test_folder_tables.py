@@ -181,3 +181,19 @@ def test_an_empty_file_has_no_rows(folder: Path, tmp_path: Path) -> None:
     (folder / "a").write_bytes(data.getvalue())
     os.utime(folder / "a", (1, 1))
     assert rows(opened(tmp_path, "avro", [["a", "bigint"]])) == []
+
+
+@pytest.mark.parametrize(("count", "good"), [(1, True), (3, False)])
+def test_a_block_that_counts_other_records_ends(folder: Path, tmp_path: Path, count: int, good: bool) -> None:
+    """The reader never ends behind the last record of a block with bytes left."""
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
+    data = io.BytesIO()
+    fastavro.writer(data, fastavro.parse_schema(schema), [{"a": 1}, {"a": 2}])
+    octets = bytearray(data.getvalue())
+    block = len(octets) - 16 - 2 - 2
+    assert octets[block : block + 4] == bytes([4, 4, 2, 4])
+    octets[block] = 2 * count
+    (folder / "a").write_bytes(octets + octets[block:])
+    os.utime(folder / "a", (1, 1))
+    found = rows(opened(tmp_path, "avro", [["a", "bigint"]]))
+    assert found == [(1,), (1,)] if good else "a block cannot be read" in found[-1][-1]

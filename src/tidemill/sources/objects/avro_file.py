@@ -58,19 +58,25 @@ class AvroFile:
             return AvroFile(header.codec, header.marker, header.end, head + b"\0" + header.marker)
         raise Wrong("" if wrong is None else wrong.detail or wrong.primary)
 
-    def rows(self, blocks: list[bytes], count: int) -> pa.Table:
-        """The records of whole blocks, with their markers."""
-        data = io.BytesIO(self.head + b"".join(blocks))
+    def rows(self, blocks: list[bytes], counts: list[int]) -> pa.Table:
+        """The records of whole blocks, with their markers. Each block is read alone: behind the last record
+        of one that has bytes left, the reader would never end."""
+        if not blocks:
+            return _empty(self._source(b""))
+        return pa.concat_tables([self._block(b, n) for b, n in zip(blocks, counts, strict=True)])
+
+    def _source(self, block: bytes) -> AvroSource:
+        data = io.BytesIO(self.head + block)
+        return AvroSource([lambda: nullcontext(data)], False, False)
+
+    def _block(self, block: bytes, count: int) -> pa.Table:
         try:
-            source = AvroSource([lambda: nullcontext(data)], False, False)
-            if not count:
-                return cast("Any", _empty(source))
-            batches = [pa.record_batch(cast("Any", b)) for b in source.batch_iter(count, None)]
+            batch = pa.record_batch(cast("Any", next(self._source(block).batch_iter(count, None))))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as e:  # a panic of the reader is no Exception
             raise Wrong(f"a block cannot be read: {words(cast('Exception', e))}") from None
-        return pa.Table.from_batches(batches)
+        return pa.Table.from_batches([batch])
 
 
 def _empty(source: Any) -> pa.Table:

@@ -106,7 +106,7 @@ def table_columns(form: str, name: str, size: int, stream: Stream) -> list[list[
             schema = _parquet(stream, size).schema_arrow
         else:
             header = AvroFile.open(stream, size)
-            schema = header.rows([], 0).schema
+            schema = header.rows([], []).schema
     except Wrong as e:
         raise InvalidValue(f'"{name}" is no {form.capitalize()} file', detail=str(e)) from None
     return [[field.name, type_name(_sql_type(field.name, field.type))] for field in schema]
@@ -282,7 +282,7 @@ class AvroContents(_TableContents):
     def _decoded(
         self, file: AvroFile, blocks: list[bytes], counts: list[int], begins: list[int]
     ) -> Iterator[Columns]:
-        table = file.rows(blocks, sum(counts))
+        table = file.rows(blocks, counts)
         if table.num_rows != sum(counts):
             raise Wrong(f"its block at byte {begins[0]} has {table.num_rows} of {sum(counts)} records")
         offsets = np.repeat(np.array(begins, np.int64), counts)
