@@ -8,6 +8,7 @@ or block belongs to the range in which it begins.
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -162,7 +163,7 @@ def _parquet(stream: Stream, size: int) -> pq.ParquetFile:
         raise file.failed or Wrong(words(e)) from None
 
 
-class _TableContents:
+class _TableContents(ABC):
     # It can be bound in ranges, but a file that is not complete cannot be read.
     whole = False
     tailed = False
@@ -184,8 +185,8 @@ class _TableContents:
         except Wrong as e:
             yield Broken(last, str(e))
 
-    def _rows(self, piece: ObjectPiece, stream: Stream) -> Iterator[Columns]:
-        raise NotImplementedError
+    @abstractmethod
+    def _rows(self, piece: ObjectPiece, stream: Stream) -> Iterator[Columns]: ...
 
     def _converted(self, batch: pa.RecordBatch) -> list[pa.Array]:
         found: list[pa.Array] = []
