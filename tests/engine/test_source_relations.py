@@ -218,7 +218,8 @@ def test_objects_and_progress() -> None:
 def test_the_hint_of_an_error_fits_its_source() -> None:
     details = json.loads(rows("mz_source_statuses", Truncated())[0]["details"])
     assert details["detail"] == "Create it again." and details["hint"] == (
-        "Queries of the relation fail. SELECT * FROM mz_internal.mz_source_errors lists what could not be read."
+        "Queries of the relation fail. "
+        "SELECT * FROM mz_internal.mz_source_errors lists what could not be read."
     )
 
 
