@@ -171,6 +171,28 @@ def test_what_a_table_does_not_care_about(pair: SourceWorld, statements: list[Li
     assert pair.table(1) == pair.wanted("SELECT * FROM other")
 
 
+def test_a_table_that_was_unlogged_for_a_while(upstream: UpstreamDatabase, opened: Opened) -> None:
+    """Nobody noticed. (PostgreSQL refuses it for a table that a publication names.)"""
+    upstream.run(
+        "CREATE TABLE t (id int, b text)",
+        "CREATE TABLE other (id int)",
+        *full("t", "other"),
+        "CREATE PUBLICATION p FOR ALL TABLES",
+    )
+    world = opened("t", "other")
+    world.catch_up()
+    upstream.run(
+        "VACUUM FULL t", "ALTER TABLE t ADD c float8 DEFAULT random()", "INSERT INTO t VALUES (1, 'x')"
+    )
+    world.catch_up()
+    time.sleep(2 * receiver.STATUS_SECONDS)
+    world.catch_up()
+    assert not world.errors[0] and world.table() == world.wanted("SELECT id, b FROM t")
+    world.crash()
+    upstream.run("ALTER TABLE t SET UNLOGGED", "INSERT INTO t VALUES (2, 'y')", "ALTER TABLE t SET LOGGED")
+    error_of_one(world, "table public.t was rewritten upstream")
+
+
 def test_what_is_harmless_is_remembered(pair: SourceWorld) -> None:
     """Other files and other columns: together they would be a table that was written anew."""
     upstream = pair.upstream
@@ -291,6 +313,14 @@ def test_a_partitioned_table_as_one(rooted: SourceWorld) -> None:
         (
             ["ALTER TABLE t1 REPLICA IDENTITY NOTHING", "INSERT INTO t VALUES (3, 'x')", *full("t1")],
             "does not have REPLICA IDENTITY FULL",
+        ),
+        (
+            [
+                "CREATE UNLOGGED TABLE t3 PARTITION OF t FOR VALUES FROM (20) TO (30)",
+                *full("t3"),
+                "INSERT INTO t VALUES (25, 'new')",
+            ],
+            "partition public.t3 of table public.t is UNLOGGED",
         ),
         (["ALTER PUBLICATION p SET (publish_via_partition_root = false)"], "publication p"),
     ],

@@ -24,12 +24,17 @@ MarksSpec: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A table with rows: the table itself, or a leaf of a partitioned one. `file` is its relfilenode.
-    `made`: it was made as a partition, and not attached with the rows that it had."""
+    """A table with rows: the table itself, or a leaf of a partitioned one. `file` is its relfilenode, `toast`
+    the OID of its TOAST table: 0 if it has none, None if that was not asked for (by an earlier version).
+    `made`: it was made as a partition, and not attached with the rows that it had. `logged`: its changes are
+    in the server's log. `named`: a publication names it, so that PostgreSQL refuses SET UNLOGGED."""
 
     shown: str
     file: int
+    toast: int | None = None
     made: bool = True
+    logged: bool = True
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class TableMarks:
             "key": self.key,
             "members": sorted(self.members),
             "partitioned": self.partitioned,
-            "parts": {str(relid): [part.shown, part.file] for relid, part in self.parts.items()},
+            "parts": {str(n): [part.shown, part.file, part.toast] for n, part in self.parts.items()},
             "columns": dict(self.columns),
         }
 
@@ -58,7 +63,7 @@ def read_spec(spec: MarksSpec) -> TableMarks:
         str(spec["key"]),
         frozenset(spec["members"]),
         bool(spec["partitioned"]),
-        {int(relid): Partition(shown, file) for relid, (shown, file) in spec["parts"].items()},
+        {int(relid): Partition(*part) for relid, part in spec["parts"].items()},
         {str(name): int(version) for name, version in spec["columns"].items()},
     )
 
@@ -75,8 +80,8 @@ def read_marks(
         columns.setdefault(relid, {})[name] = version
         partitioned[relid] = kind == "p"
     parts: dict[int, dict[int, Partition]] = {}
-    for root, relid, shown_, file, made in sql.execute(_PARTS, [wanted]):
-        parts.setdefault(root, {})[relid] = Partition(shown_, file or 0, made)
+    for root, relid, shown_, file, *more in sql.execute(_PARTS, [wanted]):
+        parts.setdefault(root, {})[relid] = Partition(shown_, file or 0, *more)
     schemas = _IN_SCHEMAS if sql.info.server_version >= _SCHEMAS_SINCE else ""
     members: dict[int, set[str]] = {}
     for relid, member in sql.execute(
@@ -106,13 +111,15 @@ WHERE c.oid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 # it, and those that make it and all between it and the root partitions, are of one transaction each.
 _PARTS = """
 SELECT root.oid::int8, leaf.oid::int8, format('%%I.%%I', n.nspname, leaf.relname),
-       pg_relation_filenode(leaf.oid)::int8,
+       pg_relation_filenode(leaf.oid)::int8, leaf.reltoastrelid::int8,
        NOT EXISTS (
          SELECT FROM pg_partition_ancestors(leaf.oid) a
          JOIN pg_inherits i ON i.inhrelid = a.relid
          JOIN pg_attribute s ON s.attrelid = a.relid AND s.attname = 'tableoid'
          WHERE i.xmin <> s.xmin
-           AND a.relid NOT IN (SELECT up.relid FROM pg_partition_ancestors(root.oid) up))
+           AND a.relid NOT IN (SELECT up.relid FROM pg_partition_ancestors(root.oid) up)),
+       leaf.relpersistence = 'p',
+       EXISTS (SELECT FROM pg_publication_rel WHERE prrelid = leaf.oid)
 FROM pg_class root
 CROSS JOIN LATERAL (
   SELECT relid FROM pg_partition_tree(root.oid) WHERE isleaf AND root.relkind = 'p'
@@ -177,7 +184,20 @@ def compare(
             f"table {table} was rewritten upstream",
             "ALTER TABLE wrote all of its rows anew, which is not in the stream.",
         )
+    if known.columns == found.columns and any(
+        _rewritten(part, found.parts[n]) for n, part in known.parts.items() if n in found.parts
+    ):
+        return Difference(
+            f"table {table} was rewritten upstream",
+            "If it was UNLOGGED for a while, changes are missing.",
+        )
     return None
+
+
+def _rewritten(known: Partition, found: Partition) -> bool:
+    """By ALTER TABLE, which makes another TOAST table; VACUUM FULL and CLUSTER do not. If no column changed
+    (ADD COLUMN is harmless), it was SET LOGGED, or looks like it. Not known of a table without one."""
+    return bool(known.toast) and found.toast != known.toast and not found.named
 
 
 def _partitions(table: str, known: TableMarks, found: TableMarks) -> Difference | None:
@@ -198,6 +218,11 @@ def _partitions(table: str, known: TableMarks, found: TableMarks) -> Difference 
             return Difference(
                 f"table {part.shown} became a partition of table {table} upstream",
                 "The rows that it had are not in the stream.",
+            )
+        if not part.logged:
+            return Difference(
+                f"partition {part.shown} of table {table} is UNLOGGED upstream",
+                "Its changes are not in the server's log.",
             )
     return None
 
