@@ -1,17 +1,18 @@
 """Marks: what the catalog upstream tells of a table's rows beside the stream.
 
 The stream does not say that a table was out of the publication for a while, that ALTER TABLE ... USING wrote
-all of its rows anew, or that a partition was attached, detached or truncated on its own. `read_marks` asks
-the catalog for what such statements leave there. `describe` does it when a table is added to the source, and
-`table_watch` compares with it later (`compare`). What is harmless becomes the new state, which is stored with
-the source's definition (`learned`), under the `key` of the description that it continues.
+all of its rows anew, that a partition was attached, detached or truncated on its own, or that the values of
+an enum have other names. `read_marks` asks the catalog for what such statements leave there. `describe` does
+it when a table is added to the source, and `table_watch` compares with it later (`compare`). What is harmless
+becomes the new state, which is stored with the source's definition (`learned`), under the `key` of the
+description that it continues.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import psycopg
@@ -35,13 +36,21 @@ class Partition:
 @dataclass(frozen=True, slots=True)
 class TableMarks:
     """`members` are the rows of the catalog that put the table into the publication. `parts` are by OID.
-    `columns` are the versions of the rows that describe the columns."""
+    `columns` are the versions of the rows that describe the columns. `toast` is the table of its large
+    values, or 0: another one if ALTER TABLE wrote all rows anew, and the same if VACUUM FULL or CLUSTER did.
+    `forms` is what the texts of a type are made of (labels, attributes), by the type's OID."""
 
     key: str
     members: frozenset[str] = frozenset()
     partitioned: bool = False
     parts: Mapping[int, Partition] = field(default_factory=dict[int, Partition])
     columns: Mapping[str, int] = field(default_factory=dict[str, int])
+    toast: int = 0
+    forms: Mapping[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
+
+    def of_types(self, wanted: Collection[int]) -> TableMarks:
+        """With the forms of these types alone."""
+        return replace(self, forms={t: form for t, form in self.forms.items() if t in wanted})
 
     def spec(self) -> MarksSpec:
         return {
@@ -50,6 +59,8 @@ class TableMarks:
             "partitioned": self.partitioned,
             "parts": {str(relid): [part.shown, part.file] for relid, part in self.parts.items()},
             "columns": dict(self.columns),
+            "toast": self.toast,
+            "forms": {str(t): sorted(form) for t, form in self.forms.items()},
         }
 
 
@@ -60,6 +71,8 @@ def read_spec(spec: MarksSpec) -> TableMarks:
         bool(spec["partitioned"]),
         {int(relid): Partition(shown, file) for relid, (shown, file) in spec["parts"].items()},
         {str(name): int(version) for name, version in spec["columns"].items()},
+        int(spec.get("toast", 0)),
+        {int(t): frozenset(form) for t, form in spec.get("forms", {}).items()},
     )
 
 
@@ -71,7 +84,9 @@ def read_marks(
     rows = sql.execute(_COLUMNS, [wanted]).fetchall()
     columns: dict[int, dict[str, int]] = {}
     partitioned: dict[int, bool] = {}
-    for relid, kind, name, version in rows:
+    toasts: dict[int, int] = {}
+    for relid, kind, toast, name, version in rows:
+        toasts[relid] = toast
         columns.setdefault(relid, {})[name] = version
         partitioned[relid] = kind == "p"
     parts: dict[int, dict[int, Partition]] = {}
@@ -83,6 +98,9 @@ def read_marks(
         (_MEMBERS + schemas).encode(), {"relids": wanted, "publication": publication}
     ):
         members.setdefault(relid, set()).add(member)
+    forms: dict[int, dict[int, set[str]]] = {}
+    for relid, type_, form in sql.execute(_FORMS, [wanted]):
+        forms.setdefault(relid, {}).setdefault(type_, set()).add(form)
     return {
         relid: TableMarks(
             uuid.uuid4().hex,
@@ -90,6 +108,8 @@ def read_marks(
             partitioned[relid],
             parts.get(relid, {}),
             found,
+            toasts[relid],
+            {type_: frozenset(form) for type_, form in forms.get(relid, {}).items()},
         )
         for relid, found in columns.items()
     }
@@ -97,7 +117,7 @@ def read_marks(
 
 # Whoever reads the version of a row of the catalog sees each of its changes. (Freezing leaves it as it is.)
 _COLUMNS = """
-SELECT c.oid::int8, c.relkind::text, a.attname::text, a.xmin::text::int8
+SELECT c.oid::int8, c.relkind::text, c.reltoastrelid::int8, a.attname::text, a.xmin::text::int8
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.oid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 """
@@ -121,6 +141,32 @@ CROSS JOIN LATERAL (
 JOIN pg_class leaf ON leaf.oid = tree.relid
 JOIN pg_namespace n ON n.oid = leaf.relnamespace
 WHERE root.oid = ANY(%s::oid[])
+"""
+
+# The types of the columns that are not PostgreSQL's own, with those that they are made of (domains, arrays,
+# ranges, composite types), and of these the labels and attributes.
+_FORMS = """
+WITH RECURSIVE used AS (
+  SELECT attrelid AS relid, atttypid AS root, atttypid AS oid FROM pg_attribute
+  WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped AND atttypid >= 16384
+  UNION
+  SELECT u.relid, u.root, part.oid FROM used u CROSS JOIN LATERAL (
+    SELECT typbasetype AS oid FROM pg_type WHERE oid = u.oid
+    UNION ALL SELECT oid FROM pg_type WHERE typarray = u.oid
+    UNION ALL SELECT rngsubtype FROM pg_range r
+      WHERE u.oid::text IN (r.rngtypid::text, to_jsonb(r) ->> 'rngmultitypid')
+    UNION ALL SELECT a.atttypid FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
+      WHERE t.oid = u.oid AND a.attnum > 0 AND NOT a.attisdropped
+  ) part WHERE part.oid >= 16384
+)
+SELECT u.relid::int8, u.root::int8, format('label %%s %%s', e.oid, e.xmin::text)
+FROM used u JOIN pg_enum e ON e.enumtypid = u.oid
+UNION
+SELECT u.relid::int8, u.root::int8, format('attributes %%s', string_agg(format('%%s %%s %%s', a.attnum,
+  a.atttypid, a.attisdropped), ',' ORDER BY a.attnum))
+FROM used u JOIN pg_type t ON t.oid = u.oid JOIN pg_attribute a ON a.attrelid = t.typrelid
+WHERE a.attnum > 0
+GROUP BY u.relid, u.root, u.oid
 """
 
 # The publication itself, with its version: ALTER PUBLICATION ... SET (publish = ...) changes it.
@@ -169,8 +215,18 @@ def compare(
             "It was taken out and added again, or with another row filter or column list: changes are "
             "missing.",
         )
+    if any(form - found.forms.get(t, frozenset()) for t, form in known.forms.items()):
+        return Difference(
+            f"a type of table {table} was altered upstream",
+            "Labels or attributes have changed: rows that were read have other texts now.",
+        )
     if known.partitioned:
         return _partitions(table, known, found)
+    if known.toast and found.toast not in (0, known.toast) and known.columns == found.columns:
+        return Difference(
+            f"table {table} was rewritten upstream",
+            "It may have been UNLOGGED meanwhile: such changes are not in the stream.",
+        )
     moved = any(part.file != found.parts[n].file for n, part in known.parts.items() if n in found.parts)
     if moved and any(known.columns.get(name) != found.columns.get(name) for name in columns):
         return Difference(
