@@ -264,6 +264,41 @@ def test_a_table_that_was_unlogged_for_a_while(upstream: UpstreamDatabase, opene
     error_of_one(world, "table public.t was rewritten upstream")
 
 
+@pytest.mark.parametrize(
+    ("published", "away", "back"),
+    [
+        ("TABLES IN SCHEMA public", "ALTER TABLE t SET SCHEMA s", "ALTER TABLE s.t SET SCHEMA public"),
+        (
+            "TABLE root, other",
+            "ALTER TABLE root DETACH PARTITION t",
+            "ALTER TABLE root ATTACH PARTITION t FOR VALUES IN (1)",
+        ),
+    ],
+)
+def test_a_table_that_was_elsewhere_for_a_while(
+    upstream: UpstreamDatabase, opened: Opened, published: str, away: str, back: str
+) -> None:
+    """It leaves what it is published with, and comes back: its changes meanwhile are not in the stream."""
+    upstream.run(
+        "CREATE SCHEMA s",
+        "CREATE TABLE root (id int) PARTITION BY LIST (id)",
+        "CREATE TABLE t PARTITION OF root FOR VALUES IN (1)",
+        "CREATE TABLE other (id int)",
+        *full("t", "root", "other"),
+        "INSERT INTO t VALUES (1)",
+        f"CREATE PUBLICATION p FOR {published}",
+    )
+    world = opened("t", "other")
+    upstream.run("VACUUM FULL t")
+    world.catch_up()
+    world.crash()
+    upstream.run("INSERT INTO t VALUES (1)")
+    world.catch_up()
+    assert not world.errors[0] and world.table() == {(1,): 2}
+    upstream.run("BEGIN", away, f"DELETE FROM {'s.t' if 'SCHEMA' in away else 't'}", back, "COMMIT")
+    error_of_one(world, "table public.t was out of publication p")
+
+
 def test_what_is_harmless_is_remembered(pair: SourceWorld) -> None:
     """Other files and other columns: together they would be a table that was written anew."""
     upstream = pair.upstream

@@ -169,7 +169,9 @@ WHERE a.attnum > 0
 GROUP BY u.relid, u.root, u.oid
 """
 
-# The publication itself, with its version: ALTER PUBLICATION ... SET (publish = ...) changes it.
+# The publication itself, with its version: ALTER PUBLICATION ... SET (publish = ...) changes it. And a table
+# that is published with its schema, or with the table whose partition it is, with the version of what binds
+# it to that: it may leave and come back.
 PUBLICATION = "publication"
 _MEMBERS = """
 WITH up AS (
@@ -180,12 +182,17 @@ WITH up AS (
 ), p AS (SELECT oid, xmin FROM pg_publication WHERE pubname = %(publication)s)
 SELECT up.root::int8, format('publication %%s %%s', p.oid, p.xmin::text) FROM up, p
 UNION
-SELECT up.root::int8, format('table %%s', r.oid) FROM up JOIN pg_publication_rel r ON r.prrelid = up.oid
-JOIN p ON r.prpubid = p.oid
+SELECT up.root::int8, format('table %%s %%s', r.oid, (
+  SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid) FROM pg_inherits i WHERE i.inhrelid IN (
+    SELECT relid FROM pg_partition_ancestors(up.root)
+    EXCEPT SELECT relid FROM pg_partition_ancestors(up.oid)) AND up.root <> up.oid))
+FROM up JOIN pg_publication_rel r ON r.prrelid = up.oid JOIN p ON r.prpubid = p.oid
 """
 _IN_SCHEMAS = """
 UNION
-SELECT up.root::int8, format('schema %%s', s.oid) FROM up
+SELECT up.root::int8, format('schema %%s %%s', s.oid, (
+  SELECT d.xmin FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = up.oid
+  AND d.objsubid = 0 AND d.refclassid = 'pg_namespace'::regclass LIMIT 1)) FROM up
 JOIN pg_publication_namespace s ON s.pnnspid = up.relnamespace JOIN p ON s.pnpubid = p.oid
 """
 
