@@ -116,7 +116,8 @@ def idle(upstream: Upstream, *, quick: bool) -> list[Figure]:
             time.sleep(seconds)
             after = core_seconds(one.server.pid) + core_seconds(upstream.process.pid)
             shares.append((after - before) / seconds)
-        moved, most = _other_log(upstream, quick=quick)
+        size = OTHER_BYTES >> (4 if quick else 0)
+        moved, most = _other_log(upstream, size)
     return [
         Figure(
             "idle: server, Spark and PostgreSQL together",
@@ -124,7 +125,7 @@ def idle(upstream: Upstream, *, quick: bool) -> list[Figure]:
             "",
         ),
         Figure(
-            f"{OTHER_BYTES >> 20} MB of log of other tables: until the slot is behind them",
+            f"{size >> 20} MB of log of other tables: until the slot is behind them",
             f"{moved:.1f} s, it kept {most >> 20} MB at most",
             "kept moving",
             moved < MOVED_SECONDS,
@@ -132,11 +133,10 @@ def idle(upstream: Upstream, *, quick: bool) -> list[Figure]:
     ]
 
 
-def _other_log(upstream: Upstream, *, quick: bool) -> tuple[float, int]:
+def _other_log(upstream: Upstream, size: int) -> tuple[float, int]:
     """Seconds until the slot is confirmed beyond what an unpublished table wrote; the log kept meanwhile."""
     upstream.run("DROP TABLE IF EXISTS other", "CREATE TABLE other (a text)")
-    begin = upstream.position()
-    goal = begin + (OTHER_BYTES >> (4 if quick else 0))
+    goal = upstream.position() + size
     kept = (
         "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8, confirmed_flush_lsn::text "
         "FROM pg_replication_slots WHERE slot_type = 'logical'"
@@ -144,13 +144,13 @@ def _other_log(upstream: Upstream, *, quick: bool) -> tuple[float, int]:
     most = 0
     while upstream.position() < goal:
         upstream.run("INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
-        ((size, _),) = upstream.sql.execute(kept.encode()).fetchall()
-        most = max(most, int(size))
+        ((held, _),) = upstream.sql.execute(kept.encode()).fetchall()
+        most = max(most, int(held))
     goal = upstream.position()
     began = time.monotonic()
     while (passed := time.monotonic() - began) < MOVED_SECONDS:
-        ((size, confirmed),) = upstream.sql.execute(kept.encode()).fetchall()
-        most = max(most, int(size))
+        ((held, confirmed),) = upstream.sql.execute(kept.encode()).fetchall()
+        most = max(most, int(held))
         if parse_lsn(confirmed) >= goal:
             break
         time.sleep(0.1)

@@ -69,12 +69,12 @@ def test_transactions_of_a_mariadb_whose_connector_is_killed(
     both = " UNION ALL ".join(
         f"SELECT '{t}' AS t, data->>'id' AS id, data->>'balance' AS b FROM {t}" for t in TABLES
     )
-    run(home, f"CREATE VIEW both AS {both}")
+    run(home, f"CREATE VIEW of_both AS {both}")
 
     def equal() -> None:
         query = " UNION ALL ".join(f"SELECT '{t}' AS t, id, balance FROM {t}" for t in TABLES)
         wanted = [tuple(row) for row in mariadb.sql(f"{query} ORDER BY 1, 2")]
-        until(lambda: run(home, "SELECT t, id, b FROM both ORDER BY 1, 2"), wanted)
+        until(lambda: run(home, "SELECT t, id, b FROM of_both ORDER BY 1, 2"), wanted)
 
     equal()
     for _ in range(2):
@@ -84,6 +84,6 @@ def test_transactions_of_a_mariadb_whose_connector_is_killed(
         debezium.start()
         transfers(mariadb, chance, 10)
         equal()
-    seen = run(home, "SUBSCRIBE (SELECT sum(b::int) FROM both) AS OF EARLIEST UP TO LATEST")
+    seen = run(home, "SUBSCRIBE (SELECT sum(b::int) FROM of_both) AS OF EARLIEST UP TO LATEST")
     assert {row[-1] for row in seen} == {len(TABLES) * ACCOUNTS * BALANCE}
     debezium.connect.delete(prefix)

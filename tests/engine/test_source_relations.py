@@ -80,6 +80,13 @@ class Told:
         return [FrontierRow("u3", 500, 2001)]
 
 
+class Truncated(Told):
+    """An error that is not about a message, so that no dead letters would help."""
+
+    def errors(self) -> Sequence[ErrorsRow]:
+        return [ErrorsRow("u3", "u3", LiveErrors(1, (LiveError("truncated", "Create it again.", 2000),)))]
+
+
 class NoSources:
     """Nothing is told."""
 
@@ -206,6 +213,14 @@ def test_objects_and_progress() -> None:
     assert (kinds["c"], kinds["far"], kinds["lots"], kinds["v"]) == ("SOURCE", "SOURCE", "BASE TABLE", "VIEW")
     columns = [r for r in rows("mz_columns") if r["id"] in ("u4", "u5")]
     assert [(r["id"], r["name"], r["type"]) for r in columns] == [("u4", "offset", "uint8")]
+
+
+def test_the_hint_of_an_error_fits_its_source() -> None:
+    details = json.loads(rows("mz_source_statuses", Truncated())[0]["details"])
+    assert details["detail"] == "Create it again." and details["hint"] == (
+        "Queries of the relation fail. "
+        "SELECT * FROM mz_internal.mz_source_errors lists what could not be read."
+    )
 
 
 def test_what_is_told() -> None:

@@ -203,6 +203,36 @@ def test_rights_are_checked(upstream: UpstreamDatabase) -> None:
         upstream.run(f"DROP OWNED BY {user}", f"DROP ROLE {user}")
 
 
+def test_a_partitioned_table_is_as_its_partitions(upstream: UpstreamDatabase) -> None:
+    """The snapshot reads each partition, so that a right to the table that they are of is not enough."""
+    user = f"u_{upstream.name}"
+    upstream.run(
+        f"CREATE ROLE {user} LOGIN REPLICATION",
+        "CREATE TABLE parts (a int, b int) PARTITION BY LIST (a)",
+        "CREATE UNLOGGED TABLE one PARTITION OF parts FOR VALUES IN (1)",
+        "ALTER TABLE one REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION p FOR TABLE parts WITH (publish_via_partition_root)",
+        f"GRANT SELECT ON parts TO {user}",
+        f"GRANT SELECT (a, b) ON one TO {user}",
+    )
+    upstream.options["user"] = user
+    try:
+        error = refused(upstream, "parts")
+        assert error.primary == "table public.one is UNLOGGED at the server"
+        assert error.hint == "ALTER TABLE public.one SET LOGGED; at the server"
+        upstream.run("ALTER TABLE one SET LOGGED")
+        # (LOCK TABLE is refused with rights to columns.)
+        error = refused(upstream, "parts")
+        assert error.primary == "permission denied for table public.one at the server"
+        assert str(error.hint).startswith("GRANT USAGE ON SCHEMA public and GRANT SELECT ON public.one ")
+        upstream.run(f"GRANT SELECT ON one TO {user}", "ALTER TABLE one ENABLE ROW LEVEL SECURITY")
+        assert refused(upstream, "parts").primary == "table public.one has row-level security at the server"
+        upstream.run("ALTER TABLE one DISABLE ROW LEVEL SECURITY")
+        assert types_of(upstream, "parts") == {"a": "integer", "b": "integer"}
+    finally:
+        upstream.run(f"DROP OWNED BY {user}", f"DROP ROLE {user}")
+
+
 def test_a_publication_must_be_there_and_have_every_change(upstream: UpstreamDatabase) -> None:
     upstream.run("CREATE TABLE t (a int)", "CREATE PUBLICATION pubs FOR TABLE t WITH (publish = 'insert')")
     error = look_error(upstream.options, "pub")

@@ -17,7 +17,7 @@ import pytest
 
 from client.client_proxy import Proxy
 from postgres.source_world import WAIT_SECONDS, SourceWorld
-from support.upstream_postgres import UpstreamDatabase
+from support.upstream_postgres import UpstreamDatabase, start_again
 from tidemill.dev.postgres import Postgres
 from tidemill.sources.contract import UpstreamError, UpstreamLost
 from tidemill.sources.postgres import receiver, source, table_faults
@@ -245,7 +245,7 @@ def test_the_server_is_killed_and_comes_back(mortal: SourceWorld, mortal_server:
             mortal.crash()
         error = mortal.failure()
         assert error.transient
-        mortal_server.start()
+        start_again(mortal_server)
         goes_on(mortal)
 
 

@@ -11,18 +11,15 @@ import random
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
+from proof_debezium import SECONDS, VICTIMS, DebeziumProof
 
 from support.debezium import Debezium, SchemaRegistry
 from support.kafka import Kafka
-from support.server import ServerProcess
 
 TABLE = "accounts"
 ACCOUNTS = 30
-SECONDS = 240.0
 ROWS = "SELECT id, balance, note FROM {} ORDER BY id"
 RELATIONS = {
     "by_avro": "FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION c",
@@ -30,20 +27,14 @@ RELATIONS = {
 }
 
 
-class Bank:
-    """The upstream, and a server that reads it through Avro and through JSON."""
+class Bank(DebeziumProof):
+    """The upstream is read through Avro and through JSON."""
 
-    def __init__(
-        self, server: ServerProcess, kafka: Kafka, registry: SchemaRegistry, debezium: Debezium
-    ) -> None:
-        self.server = server
-        self.kafka = kafka
-        self.registry = registry
-        self.debezium = debezium
-        self.rng = random.Random(7)
-        self.work_done = 0
+    rng: random.Random
+    work_done: int
 
     def create(self) -> None:
+        self.rng, self.work_done = random.Random(7), 0
         with self.debezium.sql() as sql:
             sql.execute(f"DROP TABLE IF EXISTS {TABLE}".encode())
             sql.execute(
@@ -55,16 +46,10 @@ class Bank:
         noted = {"offset.flush.interval.ms": "5000"}
         prefixes = [self.debezium.capture(f"public.{TABLE}", avro=avro, **noted) for avro in (True, False)]
         topics = [f"{prefix}.public.{TABLE}" for prefix in prefixes]
-        deadline = time.monotonic() + SECONDS
-        while not all(self.kafka.read(topic) for topic in topics):
-            assert time.monotonic() < deadline, "Debezium takes no snapshot"
-            time.sleep(0.2)
+        self.wait_for_records(*topics)
         self.server.start()
         with self.ask() as c:
-            c.execute(f"CREATE CONNECTION k TO KAFKA (BROKER '{self.kafka.bootstrap}')".encode())
-            c.execute(
-                f"CREATE CONNECTION c TO CONFLUENT SCHEMA REGISTRY (URL '{self.registry.url}')".encode()
-            )
+            self.connect(c)
             for (relation, form), topic in zip(RELATIONS.items(), topics, strict=True):
                 c.execute(
                     f"CREATE SOURCE {relation} FROM KAFKA CONNECTION k (TOPIC '{topic}') {form} "
@@ -74,9 +59,6 @@ class Bank:
                 b"CREATE VIEW of_json AS SELECT (data->>'id')::int AS id, "
                 b"(data->>'balance')::int AS balance, data->>'note' AS note FROM by_json"
             )
-
-    def ask(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(self.server.sql_dsn, autocommit=True)
 
     def work(self, transactions: int = 15) -> None:
         """Transfers; now and then an account is opened, closed or renumbered, or many rows come by COPY."""
@@ -119,40 +101,18 @@ class Bank:
                     assert time.monotonic() < deadline, (relation, set(found) ^ set(wanted))
                     time.sleep(0.2)
 
-    def trouble(self, which: str) -> None:
-        self.work()
-        match which:
-            case "connect":
-                self.debezium.kill()
-                self.work()
-                self.debezium.start()
-            case "server":
-                self.server.kill9()
-                self.work()
-                self.server.start(wait_ready=True)
-            case _:
-                self.kafka.kill()
-                self.work()
-                self.kafka.start()
-        self.work()
-
 
 @pytest.fixture
 def bank(tmp_path: Path, kafka: Kafka, registry: SchemaRegistry, debezium: Debezium) -> Generator[Bank]:
-    server = ServerProcess(tmp_path / "data")
-    try:
-        yield Bank(server, kafka, registry, debezium)
-    finally:
-        kafka.start()
-        debezium.start()
-        server.close()
+    with Bank.of(tmp_path, kafka, registry, debezium) as made:
+        yield made
 
 
 @pytest.mark.timeout(1200)
 def test_each_change_counts_once_whoever_is_killed(bank: Bank) -> None:
     bank.create()
     bank.equal()
-    for which in ("connect", "server", "broker"):
+    for which in VICTIMS:
         bank.trouble(which)
     bank.equal()
 
@@ -162,6 +122,6 @@ def test_each_change_counts_once_whoever_is_killed(bank: Bank) -> None:
 def test_each_change_counts_once_in_many_rounds(bank: Bank) -> None:
     bank.create()
     for n in range(100):
-        bank.trouble(bank.rng.choice(("connect", "server", "broker")))
+        bank.trouble(bank.rng.choice(VICTIMS))
         if n % 5 == 4:
             bank.equal()

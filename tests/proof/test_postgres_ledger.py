@@ -23,6 +23,7 @@ import pytest
 
 from proof.proof_upstream import Broken, Course, Row, judge
 from support.server import ServerProcess
+from support.upstream_postgres import start_again
 from tidemill.dev.postgres import Postgres
 from tidemill.dev.process import HOST
 from tidemill.sources.postgres import spool
@@ -152,7 +153,7 @@ class Ledger:
                 self.upstream.kill()
             work.result()
         if which != "server":
-            self.upstream.start()
+            start_again(self.upstream)
         if which != "postgres":
             # Killed again before Spark is there, or after it has read something.
             self.server.start(wait_ready=self.rng.random() < 0.5)
@@ -182,7 +183,7 @@ class Ledger:
         ]
         place = judge(self.course, updates, 0)
         # States come one after the other, and not all of them at once.
-        assert place > self.place and len({update[0] for update in updates}) > 2
+        assert place > self.place and len({update[0] for update in updates}) > 1
         self.place = place
         for row, count in self.course.rows.items():
             assert count in (0, 1), row
@@ -208,7 +209,9 @@ def test_every_time_shows_whole_transactions_whoever_is_killed(ledger: Ledger) -
     ledger.create()
     for which in ("postgres", "server", "postgres", "both", "postgres"):
         ledger.trouble(which)
-    ledger.equal()
+        if which == "postgres":
+            # The server lives: it goes on where it was.
+            ledger.equal()
     ledger.whole()
 
 

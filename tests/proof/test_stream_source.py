@@ -264,7 +264,7 @@ def waits_and_errors(lives: ServerProcess, tmp_path: Path) -> None:
     ask(lives, "DROP SOURCE w")
     for wrong, text in (
         ("'../x' FORMAT JSON ENVELOPE MATERIALIZE", "is not below the folder files_root"),
-        ("'j' FORMAT JSON", "needs FORMAT AVRO or FORMAT JSON, and ENVELOPE MATERIALIZE"),
+        ("'j' ENVELOPE MATERIALIZE", "needs FORMAT AVRO or FORMAT JSON"),
         ("'j' FORMAT TEXT ENVELOPE MATERIALIZE", "requires that FORMAT is AVRO or JSON"),
         ("'j' FORMAT AVRO ENVELOPE MATERIALIZE", "is no Avro file"),
         ("'none' FORMAT AVRO ENVELOPE MATERIALIZE", "has no files to take the schema from"),

@@ -17,15 +17,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from proof_debezium import SECONDS, VICTIMS, DebeziumProof
 
 from support.debezium import Debezium, SchemaRegistry
 from support.kafka import Kafka
-from support.server import ServerProcess
 
 TABLES = ("east", "north", "west")
 ACCOUNTS = 8
 BALANCE = 100
-SECONDS = 240.0
 # By the form of the messages: the envelope, the format, and a table's rows from its relation.
 FORMS = {
     "avro": ("DEBEZIUM", "FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION c", "id, balance"),
@@ -39,20 +38,17 @@ FORMS = {
 NUMBER = 0
 
 
-class Ledger:
-    def __init__(
-        self, server: ServerProcess, kafka: Kafka, registry: SchemaRegistry, debezium: Debezium
-    ) -> None:
-        self.server = server
-        self.kafka = kafka
-        self.registry = registry
-        self.debezium = debezium
-        self.rng = random.Random(11)
-        self.number = 0
-        # From which time on histories were not checked.
-        self.checked = dict.fromkeys(FORMS, 0)
+class Ledger(DebeziumProof):
+    """`number` of the last numbered transaction. `checked`: from which time on histories were not checked.
+    `alone`: whether there is one writer."""
+
+    rng: random.Random
+    number: int
+    checked: dict[str, int]
+    alone = False
 
     def create(self) -> None:
+        self.rng, self.number, self.checked = random.Random(11), 0, dict.fromkeys(FORMS, 0)
         with self.debezium.sql() as sql:
             for table in TABLES:
                 sql.execute(f"DROP TABLE IF EXISTS {table}".encode())
@@ -66,21 +62,13 @@ class Ledger:
         # So that a kill of Connect makes it repeat something.
         often = {"offset.flush.interval.ms": "3000"}
         prefixes = {form: self.debezium.capture(*names, avro=form == "avro", **often) for form in FORMS}
-        deadline = time.monotonic() + SECONDS
-        while not all(self.kafka.read(f"{p}.public.{t}") for p in prefixes.values() for t in TABLES):
-            assert time.monotonic() < deadline, "Debezium takes no snapshot"
-            time.sleep(0.2)
+        self.wait_for_records(*(f"{p}.public.{t}" for p in prefixes.values() for t in TABLES))
         # The transaction topic is made by the first transaction.
         self.transfers(1)
-        while not all(self.kafka.read(f"{prefix}.transaction") for prefix in prefixes.values()):
-            assert time.monotonic() < deadline, "Debezium announces no transaction"
-            time.sleep(0.2)
+        self.wait_for_records(*(f"{prefix}.transaction" for prefix in prefixes.values()))
         self.server.start()
         with self.ask() as c:
-            c.execute(f"CREATE CONNECTION k TO KAFKA (BROKER '{self.kafka.bootstrap}')".encode())
-            c.execute(
-                f"CREATE CONNECTION c TO CONFLUENT SCHEMA REGISTRY (URL '{self.registry.url}')".encode()
-            )
+            self.connect(c)
             for form, (envelope, clauses, columns) in FORMS.items():
                 topic, plain = prefixes[form], clauses.replace("KEY FORMAT JSON VALUE ", "")
                 read = "FROM KAFKA CONNECTION k"
@@ -101,9 +89,6 @@ class Ledger:
                     f"min(CASE id WHEN {NUMBER} THEN balance END) AS least, "
                     f"max(CASE id WHEN {NUMBER} THEN balance END) AS most FROM {form}_all".encode()
                 )
-
-    def ask(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(self.server.sql_dsn, autocommit=True)
 
     def transfers(self, count: int, *, numbered: bool = True, seed: int = 0) -> None:
         rng = random.Random(seed)
@@ -129,9 +114,22 @@ class Ledger:
                         (by, rng.randint(1, ACCOUNTS)),
                     )
 
+    def trouble(self, which: str) -> None:
+        """Debezium 3.6.2, when it is killed, can lose a transaction that ran beside another: nothing of it is
+        in the topics. So there is one writer then, who begins when all before was read."""
+        self.alone = which == "connect"
+        if self.alone:
+            self.equal()
+        super().trouble(which)
+        if self.alone:
+            self.equal()
+
     def work(self) -> None:
         """Two writers, whose commits are in another order than their changes."""
         seed = self.rng.randrange(1 << 30)
+        if self.alone:
+            self.transfers(25, seed=seed)
+            return
         with ThreadPoolExecutor(2) as pool:
             other = pool.submit(self.transfers, 10, numbered=False, seed=seed)
             self.transfers(15, seed=seed + 1)
@@ -172,33 +170,11 @@ class Ledger:
                 if rows:
                     self.checked[form] = int(rows[-1][0])
 
-    def trouble(self, which: str) -> None:
-        self.work()
-        match which:
-            case "connect":
-                self.debezium.kill()
-                self.work()
-                self.debezium.start()
-            case "server":
-                self.server.kill9()
-                self.work()
-                self.server.start(wait_ready=True)
-            case _:
-                self.kafka.kill()
-                self.work()
-                self.kafka.start()
-        self.work()
-
 
 @pytest.fixture
 def ledger(tmp_path: Path, kafka: Kafka, registry: SchemaRegistry, debezium: Debezium) -> Generator[Ledger]:
-    server = ServerProcess(tmp_path / "data")
-    try:
-        yield Ledger(server, kafka, registry, debezium)
-    finally:
-        kafka.start()
-        debezium.start()
-        server.close()
+    with Ledger.of(tmp_path, kafka, registry, debezium) as made:
+        yield made
 
 
 @pytest.mark.timeout(1200)
@@ -216,7 +192,7 @@ def test_every_time_shows_whole_transactions_whoever_is_killed(ledger: Ledger) -
 def test_every_time_shows_whole_transactions_in_many_rounds(ledger: Ledger) -> None:
     ledger.create()
     for n in range(100):
-        ledger.trouble(ledger.rng.choice(("connect", "server", "broker")))
+        ledger.trouble(ledger.rng.choice(VICTIMS))
         if n % 5 == 4:
             ledger.equal()
             ledger.whole()

@@ -196,7 +196,7 @@ def play(seed: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [POSTGRES, MARIADB])
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32))
 def test_any_kills_and_any_reading(kind: str, seed: int) -> None:
     play(seed, kind)

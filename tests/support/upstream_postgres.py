@@ -19,6 +19,7 @@ import pytest
 
 from tidemill.dev.postgres import Postgres
 from tidemill.dev.process import HOST
+from tidemill.errors import Unavailable
 
 _NUMBERS = itertools.count(1)
 
@@ -101,3 +102,16 @@ def _drop_slot(admin: UpstreamDatabase, slot: str) -> None:
             if time.monotonic() > deadline:
                 raise
         time.sleep(0.05)
+
+
+def start_again(process: Postgres) -> None:
+    """After kill -9: its children end a moment later, and until then it refuses to start."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            process.start()
+            return
+        except Unavailable as e:
+            if "pre-existing shared memory" not in f"{e.detail}" or time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)

@@ -2,7 +2,8 @@
 
 A page is one session in a database of its own. A fenced block `sql` is typed; the fenced block without a
 language right after it is what the block's last statement shows, as psql prints it (a result, a command tag
-with notices, or `ERROR:`). `sql no-test` is not run. A statement that ends with `\\gset` keeps its columns
+with notices, or `ERROR:`). `sql no-test` is not run. A block `file path` is written to this file below the
+server's `files_root`, `file >> path` at its end. A statement that ends with `\\gset` keeps its columns
 as variables, which `:name` gives back. In what is shown, `...` stands for anything.
 """
 
@@ -23,13 +24,16 @@ _VARIABLE = re.compile(r"(?<![:\w]):([a-z_]\w*)\b")
 @dataclass
 class Example:
     """One typed block. `shown` is None where the page shows no result; `start` and `end` are where it
-    stands in the page."""
+    stands in the page. Or, without statements, a file, `appended` if it is there already."""
 
     line: int
     statements: list[str]
     shown: str | None
     start: int = 0
     end: int = 0
+    file: str | None = None
+    text: str = ""
+    appended: bool = False
 
 
 def examples(text: str) -> list[Example]:
@@ -41,6 +45,12 @@ def examples(text: str) -> list[Example]:
             line = text.count("\n", 0, match.start()) + 1
             found.append(Example(line, split(match[2]), None))
             after_sql = match.end()
+        elif language.startswith("file "):
+            name = language.removeprefix("file ")
+            path = name.removeprefix(">> ")
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(Example(line, [], None, file=path, text=match[2], appended=path != name))
+            after_sql = -1
         elif language == "" and after_sql >= 0 and not text[after_sql : match.start()].strip():
             found[-1].shown = match[2].rstrip("\n")
             found[-1].start, found[-1].end = match.start(2), match.end(2)

@@ -29,7 +29,7 @@ def test_page(page: Path, server: ServerProcess) -> None:
         assert admin.run(f'CREATE DATABASE "{database}"').failure is None
         connection = Wire(f"{server.sql_dsn} dbname={database}")
         try:
-            text = type_page(text, Psql(connection), page)
+            text = type_page(text, Psql(connection), page, Path(server.data_dir).parent / "files")
         finally:
             connection.close()
         assert admin.run(f'DROP DATABASE "{database}" CASCADE').failure is None
@@ -39,10 +39,13 @@ def test_page(page: Path, server: ServerProcess) -> None:
         page.write_text(text)
 
 
-def type_page(text: str, psql: Psql, page: Path) -> str:
+def type_page(text: str, psql: Psql, page: Path, files: Path) -> str:
     """The page with what was shown; raises where it differs, unless it is being rewritten."""
     moved = 0
     for example in examples(text):
+        if example.file is not None:
+            write(files / example.file, example.text, appended=example.appended)
+            continue
         got, failed = "", False
         for statement in example.statements:
             assert not failed, f"{page.name}:{example.line}: {got}"
@@ -59,6 +62,12 @@ def type_page(text: str, psql: Psql, page: Path) -> str:
             got = settled(psql, example.statements[-1], example.shown, got)
             assert matches(example.shown, got), f"{where}\nshows\n{example.shown}\nbut it is\n{got}"
     return text
+
+
+def write(path: Path, text: str, *, appended: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a" if appended else "w") as file:
+        file.write(text)
 
 
 def settled(psql: Psql, statement: str, shown: str, got: str) -> str:
@@ -91,12 +100,16 @@ DROP EVERYTHING;
 ```sql
 SELECT mz_now() AS t \\gset
 ```
+```file >> docs/a.txt
+one
+```
 """
-    first, second = examples(page)
+    first, second, third = examples(page)
     assert first.statements == ["CREATE TABLE t (a int);", "SELECT a\nFROM t;"]
     assert first.shown == " a\n---\n(0 rows)"
     assert page[first.start : first.end] == first.shown + "\n"
     assert (second.statements, second.shown) == (["SELECT mz_now() AS t \\gset"], None)
+    assert (third.file, third.text, third.appended) == ("docs/a.txt", "one\n", True)
 
 
 def test_a_statement_without_its_end_is_told() -> None:

@@ -28,10 +28,12 @@ Definition = dict[str, Any]
 KAFKA = "kafka"
 SCHEMA_REGISTRY = "confluent-schema-registry"
 POSTGRES = "postgres"
+AWS = "aws"
 
 # As libpq calls them.
 POSTGRES_SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
 POSTGRES_PORT = 5432
+AWS_REGION = "us-east-1"
 
 
 class Secrets(Protocol):
@@ -102,8 +104,16 @@ def _addressed(given: Mapping[str, Any]) -> Definition:
     return {"port": POSTGRES_PORT, **given, "ssl_mode": spelled}
 
 
+def _located(given: Mapping[str, Any]) -> Definition:
+    return {"region": AWS_REGION, **given}
+
+
 # Options with their defaults, for kinds that have defaults.
-DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Definition]] = {KAFKA: _secured, POSTGRES: _addressed}
+DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Definition]] = {
+    KAFKA: _secured,
+    POSTGRES: _addressed,
+    AWS: _located,
+}
 
 
 def completed(kind: str, given: Mapping[str, Any]) -> Definition:

@@ -60,7 +60,7 @@ def winners(rows: pa.RecordBatch, hashes: np.ndarray, shape: KeyShape) -> Winner
         np.maximum.at(last, group, arrival)
         left = (arrival > error[group]) | (failed & (arrival == last[group]))
         left, forced = left.nonzero()[0], error[group] >= 0
-    orders = [numbers(rows.column(i), np.int64)[left] for i in reversed(shape.order)]
+    orders = [_ranks(rows.column(i))[left] for i in reversed(shape.order)]
     descending = np.lexsort((arrival[left], *(-order for order in orders), hashes[left]))
     chosen = first_of_each_key(hashes[left], [k.take(pa.array(left)) for k in keys], descending)
     at = left[chosen]
@@ -73,10 +73,19 @@ def lost(new: pa.RecordBatch, old: pa.RecordBatch, shape: KeyShape, forced: np.n
     greater = np.zeros(new.num_rows, dtype=np.bool_)
     equal = np.ones(new.num_rows, dtype=np.bool_)
     for i in shape.order:
-        ours, theirs = numbers(new.column(i), np.int64), numbers(old.column(i), np.int64)
+        both = _ranks(pa.concat_arrays([new.column(i), old.column(i)]))
+        ours, theirs = both[: new.num_rows], both[new.num_rows :]
         greater |= equal & (ours > theirs)
         equal &= ours == theirs
     return ~decided & ~greater
+
+
+def _ranks(column: pa.Array) -> np.ndarray:
+    """Integers in the order of the values: integers themselves, and of text the ranks."""
+    if not pa.types.is_string(column.type):
+        return numbers(column, np.int64)
+    # By bytes, which is the order of code points.
+    return pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
 
 
 def failures(rows: pa.RecordBatch, shape: KeyShape) -> np.ndarray:

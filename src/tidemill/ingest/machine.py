@@ -215,7 +215,8 @@ class SourceMachine:
         if source is not None or not self.feeds:
             # Unfinished bindings are marked when they are read.
             kept = next((f.stream.marks for f in feeds if f.stream is not None), {})
-            self.source.recall(self.remap.frontier, kept)
+            stamps = {str(partition): stamp for partition, stamp in self.remap.stamps.items()}
+            self.source.recall(self.remap.frontier, stamps or kept)
         self.feeds = tuple(feeds)
 
     def _begin(self, feeds: Sequence[TableFeed]) -> None:
@@ -232,22 +233,22 @@ class SourceMachine:
         """The bindings whose data is missing in a shard."""
         if not feeds:
             return []
-        bindings = self.remap.bindings(0)
+        least = min(self._complete.values())
+        bindings = self.remap.bindings(least)
         work: list[SourceWork] = []
         for feed in feeds:
             if feed.created == self.timing.created or self._complete[feed.shard.id] > feed.created:
                 continue
             # A table contains everything bound before its creation from its first time on.
-            earlier = [b.upper for b in bindings if b.time <= feed.created]
-            if earlier:
-                first = Binding(feed.created, self.source.start, earlier[-1])
+            earlier = self.remap.frontier_at(feed.created)
+            if earlier != self.source.start:
+                first = Binding(feed.created, self.source.start, earlier)
                 work.append(SourceWork(first, frozenset({feed.shard.id})))
-        least = min(self._complete.values())
         every = frozenset(f.shard.id for f in feeds)
         for binding in bindings:
             late = {f.shard.id for f in feeds if f.created >= binding.time > self.timing.created}
             shards = every - late
-            if binding.time >= least and shards:
+            if shards:
                 work.append(SourceWork(binding, shards))
         return sorted(work, key=lambda w: w.binding.time)
 
@@ -289,7 +290,7 @@ class SourceMachine:
     @property
     def pending_rows(self) -> int:
         """The estimated number of rows of the oldest unfinished binding."""
-        return int(self.pending[0].binding.records * self.weight)
+        return int(self.pending[0].binding.records / self.source.offsets_per_record * self.weight)
 
     @property
     def delayed(self) -> bool:
@@ -353,7 +354,8 @@ class SourceMachine:
             self._promise(at + self.timing.interval)
             self._hydrate()
             return None
-        upper = self.source.cut(bound, upstream, self.pace.limits)
+        most = self.pace.limits.records * self.source.offsets_per_record
+        upper = self.source.cut(bound, upstream, ReadLimits(most))
         if not (bound <= upper <= upstream) or upper == bound:
             raise Internal(f"a cut of {bound} to {upstream} gave {upper}")
         floor = max(self.remap.upper, self.promised)
@@ -367,9 +369,11 @@ class SourceMachine:
 
     def _work(self, time: int, upper: Offsets) -> SourceWork:
         """Bind, and note what is to read."""
+        stamped = self.source.gauge.stamp is not None
+        stamps = self.source.stamps(self.remap.frontier, upper) if stamped else {}
         job = self._home.begin_job()
         try:
-            binding = self.remap.bind(time, upper, job)
+            binding = self.remap.bind(time, upper, job, stamps)
         finally:
             self._home.end_job(job)
         work = SourceWork(binding, frozenset(f.shard.id for f in self.feeds))

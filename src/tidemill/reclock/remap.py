@@ -2,12 +2,14 @@
 
 Used by `ingest.machine`, one `Remap` per source and process. The rows of the shard are partitions and the
 diffs are increments. Their sum up to a time is the frontier at that time, and old bindings consolidate like
-other updates. Promises: bindings are durable before `bind` returns, in the order of their times, monotone,
-and never change. The frontier of a time is readable as long as the since of the shard allows.
+other updates. A gauge with stamps has them in a hidden column. Promises: bindings are durable before `bind`
+returns, in the order of their times, monotone, and never change. The frontier of a time is readable as long
+as the since of the shard allows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,7 +23,8 @@ from tidemill.persist.shard import Shard
 from tidemill.sources.contract import Gauge
 from tidemill.sources.offsets import Offsets, PartitionKey
 from tidemill.time.shown import show_time
-from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, storage_schema
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, storage_schema
+from tidemill.types.kernels import pc
 from tidemill.types.names import physical_names
 
 FP_BEFORE_BIND = failpoints.register("tick.before_bind", "a frontier is known, no binding is written")
@@ -51,10 +54,12 @@ class Remap:
         self._shard = shard
         self._gauge = gauge
         self._start = start
+        # The latest stamp of each partition, if the gauge has stamps.
+        self.stamps: dict[PartitionKey, str] = {}
         # The frontier of the last binding; `start` before the first.
-        self.frontier = start
-        for binding in self.bindings(0):
-            self.frontier = binding.upper
+        self.frontier = self.frontier_at(self.upper)
+        if gauge.stamp is not None:
+            self.stamps = latest_stamps(shard, gauge)
 
     @property
     def shard(self) -> Shard:
@@ -65,9 +70,11 @@ class Remap:
         """No binding was or will be made before it that is not there."""
         return upper_of(self._shard)
 
-    def bind(self, time: int, upper: Offsets, job: str) -> Binding:
-        """Bind everything up to `upper` to `time`. Raises a commit's outcomes; when it raises, there is no
-        binding."""
+    def bind(
+        self, time: int, upper: Offsets, job: str, stamps: Mapping[PartitionKey, str] | None = None
+    ) -> Binding:
+        """Bind everything up to `upper` to `time`; `stamps` has one for each partition that moves. Raises a
+        commit's outcomes; when it raises, there is no binding."""
         increments = upper.increments(self.frontier)
         if not increments:
             raise Internal("a binding without a record")
@@ -76,9 +83,10 @@ class Remap:
             # The numbers before the start are bound with the first record, so that sums are absolute.
             increments = upper.increments(Offsets())
         failpoints.hit(FP_BEFORE_BIND)
-        part = self._shard.write_part(self._updates(time, increments), job=job)
+        part = self._shard.write_part(self._updates(time, increments, stamps or {}), job=job)
         append_settled(self._shard, part, self.upper, time + 1, after_put=FP_PUT)
         self.frontier = upper
+        self.stamps.update(stamps or {})
         failpoints.hit(FP_BOUND)
         return binding
 
@@ -86,18 +94,47 @@ class Remap:
         """The bindings at or after `from_`, in order. Bindings before since are merged into one binding at
         since: for earlier times, the records of each time are no longer known."""
         found: list[Binding] = []
-        frontier = self._start
-        for time, increments in self.history():
-            after = (Offsets() if frontier == self._start else frontier).plus(increments)
-            if not frontier <= after:
-                raise DataCorrupted(
-                    f"the bindings in shard {self._shard.id} are not monotone",
-                    detail=f"At {show_time(time)} the source's frontier goes from {frontier} to {after}.",
-                )
-            if time >= from_ and after != frontier:
+        sums: dict[PartitionKey, int] = {}
+        # Computed only where it is needed: it has every partition.
+        frontier: Offsets | None = self._start
+        for time, increments in self._monotone():
+            if time < from_:
+                _add(sums, increments)
+                frontier = None
+                continue
+            frontier = frontier or Offsets(sums)
+            _add(sums, increments)
+            after = Offsets(sums)
+            if after != frontier:
                 found.append(Binding(time, frontier, after))
             frontier = after
         return found
+
+    def frontier_at(self, time: int) -> Offsets:
+        """What is bound at `time`, `start` if nothing is. As `bindings`: for times before since it is what is
+        bound at since."""
+        sums: dict[PartitionKey, int] = {}
+        for at, increments in self._monotone():
+            if at <= time:
+                _add(sums, increments)
+        return Offsets(sums) if sums else self._start
+
+    def _monotone(self) -> Iterator[tuple[int, dict[PartitionKey, int]]]:
+        """`history`, checked."""
+        sums: dict[PartitionKey, int] | None = None
+        for time, increments in self.history():
+            if sums is None:
+                sums = dict(increments)
+                back = not self._start <= Offsets({p: max(0, n) for p, n in sums.items()})
+            else:
+                back = False
+            if back or any(increment < 0 for increment in increments.values()):
+                raise DataCorrupted(
+                    f"the bindings in shard {self._shard.id} are not monotone",
+                    detail=f"At {show_time(time)} the source's frontier goes back: {increments}, from "
+                    f"{self._start if back else sums}.",
+                )
+            yield time, increments
 
     def history(self) -> list[tuple[int, dict[PartitionKey, int]]]:
         """The increments of every retained binding by partition, in the order of times."""
@@ -106,23 +143,56 @@ class Remap:
     def allow_compaction(self, to: int) -> None:
         self._shard.downgrade_since(to)
 
-    def _updates(self, time: int, increments: dict[PartitionKey, int]) -> pa.Table:
+    def _updates(
+        self, time: int, increments: dict[PartitionKey, int], stamps: Mapping[PartitionKey, str]
+    ) -> pa.Table:
+        """All that is bound of a partition has its latest stamp: what was bound under another one moves."""
+        rows = [(partition, stamps.get(partition), n) for partition, n in increments.items()]
+        for partition, stamp in stamps.items():
+            before = self.stamps.get(partition)
+            if before is not None and before != stamp:
+                bound = self.frontier[partition]
+                rows += [(partition, before, -bound), (partition, stamp, bound)]
         desc = self._gauge.remap_desc
         columns: dict[str, pa.Array] = {}
         if self._gauge.partition is not None:
             (field,) = storage_schema(desc)
-            columns[field.name] = pa.array(list(increments), field.type)
-        columns[TIME_COLUMN] = pa.array([time] * len(increments), pa.int64())
-        columns[DIFF_COLUMN] = pa.array(list(increments.values()), pa.int64())
+            columns[field.name] = pa.array([row[0] for row in rows], field.type)
+        columns[TIME_COLUMN] = pa.array([time] * len(rows), pa.int64())
+        columns[DIFF_COLUMN] = pa.array([row[2] for row in rows], pa.int64())
+        if self._gauge.stamp is not None:
+            columns[ERROR_COLUMN] = pa.nulls(len(rows), pa.string())
+            columns[self._gauge.stamp.name] = pa.array([row[1] for row in rows], pa.string())
         return pa.table(columns)
+
+
+def _add(sums: dict[PartitionKey, int], increments: Mapping[PartitionKey, int]) -> None:
+    for partition, increment in increments.items():
+        sums[partition] = sums.get(partition, 0) + increment
+
+
+def latest_stamps(shard: Shard, gauge: Gauge) -> dict[PartitionKey, str]:
+    """The stamp under which everything that is bound of a partition stands."""
+    updates = _updates_of(shard)
+    if updates is None or gauge.stamp is None:
+        return {}
+    (name,), stamp = physical_names(gauge.remap_desc), gauge.stamp.name
+    sums = updates.group_by([name, stamp]).aggregate([(DIFF_COLUMN, "sum")])
+    kept = sums.filter(pc.not_equal(sums.column(f"{DIFF_COLUMN}_sum"), 0))
+    return dict(zip(kept.column(name).to_pylist(), kept.column(stamp).to_pylist(), strict=True))
 
 
 def retained(shard: Shard, gauge: Gauge) -> list[tuple[int, dict[PartitionKey, int]]]:
     """The increments of every binding that the shard still has, by partition, in the order of times."""
+    updates = _updates_of(shard)
+    return [] if updates is None else increments_by_time(updates, gauge)
+
+
+def _updates_of(shard: Shard) -> pa.Table | None:
     as_of = max(upper_of(shard) - 1, shard.since)
     with shard.snapshot(as_of, readable=as_of + 1) as snapshot:
         tables = [snapshot.read_part(part) for part in snapshot.parts]
-    return increments_by_time(pa.concat_tables(tables), gauge) if tables else []
+    return pa.concat_tables(tables) if tables else None
 
 
 def increments_by_time(updates: pa.Table, gauge: Gauge) -> list[tuple[int, dict[PartitionKey, int]]]:

@@ -92,15 +92,18 @@ def unreadable_definition(detail: str) -> UpstreamError:
 @dataclass(frozen=True, slots=True)
 class Gauge:
     """How the upstream counts: the columns of the progress relation. `partition` is None for a source that
-    has no partitions."""
+    has no partitions. With `stamp`, a hidden column, each binding also stores what identifies the contents of
+    its partitions (`UpstreamSource.stamps`)."""
 
     value: Column
     partition: Column | None = None
+    stamp: Column | None = None
 
     @property
     def remap_desc(self) -> RelationDesc:
         """Contents of the remap shard; the value is in its diffs, as increments."""
-        return RelationDesc(() if self.partition is None else (self.partition,))
+        hidden = () if self.stamp is None else (self.stamp,)
+        return RelationDesc(() if self.partition is None else (self.partition,), hidden)
 
     @property
     def progress_desc(self) -> RelationDesc:
@@ -146,10 +149,10 @@ class ChangePhase(IntEnum):
 @dataclass(frozen=True, slots=True)
 class OutputDefinition:
     """One relation that the source feeds. With `key` (names of columns of `desc`; the last one may be hidden)
-    its records are upserts: the last record of a key is its row. With `order` (names of hidden integer
-    columns), the record that is greatest by these columns is the row. With `changes` (and `key`), each record
-    has the old row too, and a position in the log of the upstream, which identifies repetitions; `place`
-    describes the log in errors. With `stream`, the records are statements of a CDCv2 stream."""
+    its records are upserts: the last record of a key is its row. With `order` (names of hidden columns of
+    integers or text), the record that is greatest by these columns is the row. With `changes` (and `key`),
+    each record has the old row too, and a position in the log of the upstream, which identifies repetitions;
+    `place` describes the log in errors. With `stream`, the records are statements of a CDCv2 stream."""
 
     name: str
     desc: RelationDesc
@@ -257,6 +260,8 @@ class UpstreamSource(ABC):
     outputs: tuple[OutputDefinition, ...]
     # Where reading begins; fixed when the source is created.
     start: Offsets = Offsets()
+    # About how many offsets a record takes: 1 where offsets count records; more where they count bytes.
+    offsets_per_record: int = 1
     # The known partitions at the creation of the source. Each has a row in the progress relation, even
     # without records.
     partitions: frozenset[PartitionKey] = frozenset()
@@ -327,7 +332,14 @@ class UpstreamSource(ABC):
         committed. Raises UpstreamError; then the range is marked and read again."""
 
     def recall(self, bound: Offsets, marks: Mapping[str, str]) -> None:  # noqa: B027 - as above
-        """Called once, before the first check: the earlier bindings, and their stored marks."""
+        """Called once, before the first check: the earlier bindings, and their stored marks. For a gauge with
+        stamps, the latest stamp of each partition."""
+
+    def stamps(self, lower: Offsets, upper: Offsets) -> Mapping[PartitionKey, str]:
+        """What identifies the contents of each partition that moves, up to `upper`. Stored with the binding,
+        in one write, so that a range that is read again is known to be the same, also by a later process.
+        Called before the binding, for gauges with stamps only. Raises UpstreamError."""
+        return {}
 
     def cut(self, lower: Offsets, upper: Offsets, limits: ReadLimits) -> Offsets:
         """The frontier, at most `upper`, that one binding after `lower` should cover: everything if it is

@@ -14,11 +14,12 @@ from tidemill.errors import TidemillError
 from tidemill.sources.contract import Definition, UpstreamError, UpstreamSource, unreadable_definition
 from tidemill.sources.generators.definition import LOAD_GENERATOR, open_generator
 
-__all__ = ["FILES", "KAFKA", "LOAD_GENERATOR", "POSTGRES", "SOURCES", "Definition", "open_source"]
+__all__ = ["FILES", "KAFKA", "LOAD_GENERATOR", "POSTGRES", "S3", "SOURCES", "Definition", "open_source"]
 
 KAFKA = "kafka"
 FILES = "files"
 POSTGRES = "postgres"
+S3 = "s3"
 
 
 # Imports are in the functions: a process without such a source need not load its client and all decoders.
@@ -32,9 +33,11 @@ def _open_kafka(definition: Mapping[str, Any], files_root: str) -> UpstreamSourc
 
 def _open_files(definition: Mapping[str, Any], files_root: str) -> UpstreamSource:
     from tidemill.sources.files.source import FilesSource
+    from tidemill.sources.objects.folder_source import FolderSource
 
+    opened = FilesSource if "output" in definition else FolderSource
     try:
-        return FilesSource(definition, files_root)
+        return opened(definition, files_root)
     except TidemillError as error:
         # The setting may be another one than it was.
         raise UpstreamError(error.primary, detail=error.detail, hint=error.hint) from error
@@ -46,12 +49,19 @@ def _open_postgres(definition: Mapping[str, Any], files_root: str) -> UpstreamSo
     return PostgresSource(definition)
 
 
+def _open_s3(definition: Mapping[str, Any], files_root: str) -> UpstreamSource:
+    from tidemill.sources.objects.bucket_source import BucketSource
+
+    return BucketSource(definition)
+
+
 # By the `kind` of a definition, and with `files_root`, the folder below which files may be read.
 SOURCES: dict[str, Callable[[Mapping[str, Any], str], UpstreamSource]] = {
     LOAD_GENERATOR: open_generator,
     KAFKA: _open_kafka,
     FILES: _open_files,
     POSTGRES: _open_postgres,
+    S3: _open_s3,
 }
 
 

@@ -13,9 +13,9 @@ import re
 PARTITION_AND_OFFSET = re.compile(r"partition (\d+), offset (\d+)\.")
 _TOPIC = 'Topic "'
 
+LISTED_HINT = "SELECT * FROM mz_internal.mz_source_errors lists what could not be read."
 BAD_MESSAGES_HINT = (
-    "SELECT * FROM mz_internal.mz_source_errors lists what could not be read. "
-    "ON ERROR DEAD LETTER of a Kafka source, or of a table of one, puts such messages aside."
+    f"{LISTED_HINT} ON ERROR DEAD LETTER of a Kafka source, or of a table of one, puts such messages aside."
 )
 
 

@@ -37,6 +37,8 @@ def _format(form: ast.Format) -> str:
                 f"{columns} COLUMNS"
                 if isinstance(columns, int)
                 else f"HEADER ({', '.join(map(str, columns))})"
+                if columns
+                else "HEADER"
             )
             cut = "" if delimiter is None else f" DELIMITED BY {quote_literal(delimiter)}"
             return f"CSV WITH {shape}{cut}"

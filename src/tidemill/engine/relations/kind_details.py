@@ -39,11 +39,25 @@ def _postgres_source(found: Mapping[str, Any]) -> Values:
     return found["connection"], found["publication"], found["slot"], found["timeline"]
 
 
+def _aws_connection(options: Mapping[str, Any]) -> Values:
+    key = options.get("access_key_id")
+    return options.get("endpoint"), options["region"], key if isinstance(key, str) else None
+
+
+def _s3_source(found: Mapping[str, Any]) -> Values:
+    return found["connection"], found["bucket"], found["matching"], found["compression"]
+
+
 CONNECTION_DETAILS: dict[str, KindDetails] = {
     connections.KAFKA: (
         "mz_kafka_connections",
         [("brokers", array(TEXT)), ("security_protocol", TEXT)],
         _kafka_connection,
+    ),
+    connections.AWS: (
+        "mz_aws_connections",
+        columns_of("endpoint text, region text, access_key_id text"),
+        _aws_connection,
     ),
 }
 SOURCE_DETAILS: dict[str, KindDetails] = {
@@ -56,6 +70,11 @@ SOURCE_DETAILS: dict[str, KindDetails] = {
         "mz_postgres_sources",
         columns_of("connection_id text, publication text, replication_slot text, timeline_id int8"),
         _postgres_source,
+    ),
+    definition.S3: (
+        "mz_s3_sources",
+        columns_of("connection_id text, bucket text, matching text, compression text"),
+        _s3_source,
     ),
 }
 

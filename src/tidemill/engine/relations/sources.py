@@ -18,7 +18,7 @@ from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.kinds import source_type
 from tidemill.engine.relations.oids import item_oid
 from tidemill.ingest.live_errors import LiveErrors
-from tidemill.sources.message_errors import BAD_MESSAGES_HINT, PARTITION_AND_OFFSET
+from tidemill.sources.message_errors import LISTED_HINT, PARTITION_AND_OFFSET, hint_of
 from tidemill.types.json import canonical_json
 from tidemill.types.model import (
     SqlType,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = list[tuple[Any, ...]]
 
-_ERRORS_HINT = f"Queries of the relation fail. {BAD_MESSAGES_HINT}"
+_ERRORS_HINT = "Queries of the relation fail."
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def _with_errors(r: StatusRow, found: ErrorsRow | None) -> tuple[str | None, dic
         return r.error, details
     if errors.first[0].detail is not None:
         details["detail"] = errors.first[0].detail
-    details["hint"] = _ERRORS_HINT
+    details["hint"] = f"{_ERRORS_HINT} {hint_of(errors.first[0].detail) or LISTED_HINT}"
     return errors.first[0].text, details
 
 

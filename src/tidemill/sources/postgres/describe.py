@@ -47,12 +47,13 @@ class PublishedColumn:
     typmod: int
     nullable: bool
     generated: bool
-    readable: bool
 
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """`lacking` are the tables (itself, or its partitions) whose replica identity is not FULL."""
+    """Of the table and, if it is partitioned, its partitions: `lacking` are those whose replica identity is
+    not FULL, `unlogged` those whose changes are not in the server's log, `unreadable` those that the user may
+    not read (the snapshot reads each partition), `policies` those with row-level security."""
 
     schema: str
     table: str
@@ -61,9 +62,10 @@ class PublishedTable:
     # Columns that the publication leaves out.
     left_out: tuple[str, ...] = ()
     filter: str | None = None
-    readable: bool = True
-    policies: bool = False
-    lacking: tuple[tuple[str, str], ...] = ()
+    lacking: tuple[str, ...] = ()
+    unlogged: tuple[str, ...] = ()
+    unreadable: tuple[tuple[str, str], ...] = ()
+    policies: tuple[str, ...] = ()
     marks: TableMarks | None = None
 
     @property
@@ -189,8 +191,7 @@ def published_tables(
     more = "p.attnames::text[], p.rowfilter" if lists else "NULL::text[], NULL::text"
     rows = sql.execute(
         f"""
-        SELECT n.nspname::text, c.relname::text, c.oid::int8, {more},
-               has_schema_privilege(n.oid, 'USAGE'), row_security_active(c.oid)
+        SELECT n.nspname::text, c.relname::text, c.oid::int8, {more}
         FROM pg_publication_tables p
         JOIN pg_namespace n ON n.nspname = p.schemaname
         JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
@@ -200,11 +201,11 @@ def published_tables(
         [publication, *[None if relids is None else list(relids)] * 2],
     ).fetchall()
     found = [int(row[2]) for row in rows]
-    columns, lacking = _columns(sql, found), _lacking(sql, found)
+    columns, parts = _columns(sql, found), _parts(sql, found)
     marks = read_marks(sql, publication, found)
     tables: list[PublishedTable] = []
-    for schema, table, relid, names, row_filter, usage, policies in rows:
-        every = columns.get(relid, [])
+    for schema, table, relid, names, row_filter in rows:
+        every, of = columns.get(relid, []), parts.get(relid, [])
         kept = [c for c in every if _is_published(c, names, sql.info.server_version)]
         tables.append(
             PublishedTable(
@@ -214,9 +215,10 @@ def published_tables(
                 tuple(kept),
                 tuple(c.name for c in every if c not in kept),
                 row_filter,
-                usage and all(c.readable for c in kept),
-                policies,
-                tuple(lacking.get(relid, ())),
+                tuple(shown(*p.name) for p in of if p.lacking),
+                tuple(shown(*p.name) for p in of if p.unlogged),
+                tuple(p.name for p in of if p.unreadable),
+                tuple(shown(*p.name) for p in of if p.policies),
                 marks.get(relid),
             )
         )
@@ -234,7 +236,7 @@ def _columns(sql: psycopg.Connection[Any], relids: Sequence[int]) -> dict[int, l
     for relid, *column in sql.execute(
         """
         SELECT attrelid::int8, attname::text, attnum, atttypid::int8, atttypmod, NOT attnotnull,
-               attgenerated <> '', has_column_privilege(attrelid, attnum, 'SELECT')
+               attgenerated <> ''
         FROM pg_attribute WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped
         ORDER BY attrelid, attnum
         """,
@@ -244,26 +246,40 @@ def _columns(sql: psycopg.Connection[Any], relids: Sequence[int]) -> dict[int, l
     return found
 
 
-def _lacking(sql: psycopg.Connection[Any], relids: Sequence[int]) -> dict[int, list[tuple[str, str]]]:
-    """The tables that do not log old rows whole. The changes of a partitioned table are those of its
-    partitions."""
-    found: dict[int, list[tuple[str, str]]] = {}
-    for root, schema, table in sql.execute(
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A published table or one of its partitions with rows, and what is wrong with it (PublishedTable)."""
+
+    name: tuple[str, str]
+    lacking: bool
+    unlogged: bool
+    unreadable: bool
+    policies: bool
+
+
+def _parts(sql: psycopg.Connection[Any], relids: Sequence[int]) -> dict[int, list[_Part]]:
+    """(LOCK TABLE, with which the snapshot begins, needs a right to the table: rights to columns are not
+    enough.)"""
+    found: dict[int, list[_Part]] = {}
+    for root, schema, table, *faults in sql.execute(
         """
-        SELECT root.oid::int8, n.nspname::text, leaf.relname::text
+        SELECT root.oid::int8, n.nspname::text, c.relname::text,
+               c.relkind <> 'p' AND c.relreplident <> 'f', c.relkind <> 'p' AND c.relpersistence <> 'p',
+               NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')),
+               row_security_active(c.oid)
         FROM pg_class root
         CROSS JOIN LATERAL (
+          SELECT root.oid UNION
           SELECT relid FROM pg_partition_tree(root.oid) WHERE isleaf AND root.relkind = 'p'
-          UNION ALL SELECT root.oid WHERE root.relkind <> 'p'
-        ) tree
-        JOIN pg_class leaf ON leaf.oid = tree.relid
-        JOIN pg_namespace n ON n.oid = leaf.relnamespace
-        WHERE root.oid = ANY(%s::oid[]) AND leaf.relreplident <> 'f'
+        ) tree (oid)
+        JOIN pg_class c ON c.oid = tree.oid
+        JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE root.oid = ANY(%s::oid[])
         ORDER BY 1, 2, 3
         """,
         [relids],
     ):
-        found.setdefault(root, []).append((schema, table))
+        found.setdefault(root, []).append(_Part((schema, table), *faults))
     return found
 
 
@@ -303,16 +319,24 @@ def replicated(
         _known(table, name)
     if table.lacking:
         raise _identity(table)
-    if not table.readable:
+    if table.unlogged:
         raise NotReplicable(
-            f"permission denied for table {table.shown} at the server",
-            hint=f"GRANT USAGE ON SCHEMA {shown(table.schema)} and GRANT SELECT ON {table.shown} "
+            f"table {', '.join(table.unlogged)} is UNLOGGED at the server",
+            detail="Its changes are not in the server's log.",
+            hint=f"{_each('ALTER TABLE {} SET LOGGED', table.unlogged)}; at the server",
+        )
+    if table.unreadable:
+        names = [shown(*name) for name in table.unreadable]
+        schemas = dict.fromkeys(shown(schema) for schema, _ in table.unreadable)
+        raise NotReplicable(
+            f"permission denied for table {', '.join(names)} at the server",
+            hint=f"GRANT USAGE ON SCHEMA {', '.join(schemas)} and GRANT SELECT ON {', '.join(names)} "
             "to the user of the connection; at the server",
             sqlstate="42501",
         )
     if table.policies:
         raise NotReplicable(
-            f"table {table.shown} has row-level security at the server",
+            f"table {', '.join(table.policies)} has row-level security at the server",
             detail="The user of the connection would not see all of its rows.",
             hint="Use a user with BYPASSRLS.",
         )
@@ -348,14 +372,16 @@ def _known(table: PublishedTable, name: str) -> None:
 
 
 def _identity(table: PublishedTable) -> TidemillError:
-    statements = "; ".join(f"ALTER TABLE {shown(*names)} REPLICA IDENTITY FULL" for names in table.lacking)
     what = "table" if len(table.lacking) == 1 else "tables"
-    names = ", ".join(shown(*names) for names in table.lacking)
     return NotReplicable(
-        f"{what} {names} must have REPLICA IDENTITY FULL",
+        f"{what} {', '.join(table.lacking)} must have REPLICA IDENTITY FULL",
         detail="Else the server's log does not have the rows that an UPDATE or DELETE removes.",
-        hint=f"{statements}; at the server",
+        hint=f"{_each('ALTER TABLE {} REPLICA IDENTITY FULL', table.lacking)}; at the server",
     )
+
+
+def _each(statement: str, names: Sequence[str]) -> str:
+    return "; ".join(statement.format(name) for name in names)
 
 
 def _column(

@@ -56,6 +56,8 @@ SNAPSHOT_SECONDS = 10.0
 # Received transactions are bound at once. A position without any is bound this often: it costs a job, and
 # only moves the slot.
 QUIET_SECONDS = 10.0
+# Bytes of log that a changed row takes, about: an UPDATE of a small row with its transaction.
+LOG_BYTES = 128
 # The messages of a task: tenths of a second.
 TASK_MESSAGES = 50_000
 # How long it is waited for that nobody reads from a slot that is to be dropped.
@@ -81,6 +83,7 @@ class PostgresSource(UpstreamSource):
 
     gauge = GAUGE
     counts = "bytes of its log"
+    offsets_per_record = LOG_BYTES
 
     def __init__(self, definition: Mapping[str, Any]) -> None:
         self._definition = read = read_definition(definition)
@@ -180,7 +183,7 @@ class PostgresSource(UpstreamSource):
             return Offsets.at(min(first, b))
         blocks = self._blocks(a, b)
         counted = np.cumsum(blocks["messages"])
-        over = np.flatnonzero(counted > limits.records)
+        over = np.flatnonzero(counted > limits.records // LOG_BYTES)
         if not len(over):
             return upper
         # The last block that is within the limit, but one at least; all of its transaction.

@@ -25,19 +25,23 @@ MarksSpec: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A table with rows: the table itself, or a leaf of a partitioned one. `file` is its relfilenode.
-    `made`: it was made as a partition, and not attached with the rows that it had."""
+    """A table with rows: the table itself, or a leaf of a partitioned one. `file` is its relfilenode, `toast`
+    the OID of its TOAST table: 0 if it has none, None if that was not asked for (by an earlier version).
+    `made`: it was made as a partition, and not attached with the rows that it had. `logged`: its changes are
+    in the server's log. `named`: a publication names it, so that PostgreSQL refuses SET UNLOGGED."""
 
     shown: str
     file: int
+    toast: int | None = None
     made: bool = True
+    logged: bool = True
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TableMarks:
     """`members` are the rows of the catalog that put the table into the publication. `parts` are by OID.
-    `columns` are the versions of the rows that describe the columns. `toast` is the table of its large
-    values, or 0: another one if ALTER TABLE wrote all rows anew, and the same if VACUUM FULL or CLUSTER did.
+    `columns` are the versions of the rows that describe the columns.
     `forms` is what the texts of a type are made of (labels, attributes), by the type's OID."""
 
     key: str
@@ -45,7 +49,6 @@ class TableMarks:
     partitioned: bool = False
     parts: Mapping[int, Partition] = field(default_factory=dict[int, Partition])
     columns: Mapping[str, int] = field(default_factory=dict[str, int])
-    toast: int = 0
     forms: Mapping[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
 
     def of_types(self, wanted: Collection[int]) -> TableMarks:
@@ -57,9 +60,8 @@ class TableMarks:
             "key": self.key,
             "members": sorted(self.members),
             "partitioned": self.partitioned,
-            "parts": {str(relid): [part.shown, part.file] for relid, part in self.parts.items()},
+            "parts": {str(n): [part.shown, part.file, part.toast] for n, part in self.parts.items()},
             "columns": dict(self.columns),
-            "toast": self.toast,
             "forms": {str(t): sorted(form) for t, form in self.forms.items()},
         }
 
@@ -69,9 +71,8 @@ def read_spec(spec: MarksSpec) -> TableMarks:
         str(spec["key"]),
         frozenset(spec["members"]),
         bool(spec["partitioned"]),
-        {int(relid): Partition(shown, file) for relid, (shown, file) in spec["parts"].items()},
+        {int(relid): Partition(*part) for relid, part in spec["parts"].items()},
         {str(name): int(version) for name, version in spec["columns"].items()},
-        int(spec.get("toast", 0)),
         {int(t): frozenset(form) for t, form in spec.get("forms", {}).items()},
     )
 
@@ -84,14 +85,12 @@ def read_marks(
     rows = sql.execute(_COLUMNS, [wanted]).fetchall()
     columns: dict[int, dict[str, int]] = {}
     partitioned: dict[int, bool] = {}
-    toasts: dict[int, int] = {}
-    for relid, kind, toast, name, version in rows:
-        toasts[relid] = toast
+    for relid, kind, name, version in rows:
         columns.setdefault(relid, {})[name] = version
         partitioned[relid] = kind == "p"
     parts: dict[int, dict[int, Partition]] = {}
-    for root, relid, shown_, file, made in sql.execute(_PARTS, [wanted]):
-        parts.setdefault(root, {})[relid] = Partition(shown_, file or 0, made)
+    for root, relid, shown_, file, *more in sql.execute(_PARTS, [wanted]):
+        parts.setdefault(root, {})[relid] = Partition(shown_, file or 0, *more)
     schemas = _IN_SCHEMAS if sql.info.server_version >= _SCHEMAS_SINCE else ""
     members: dict[int, set[str]] = {}
     for relid, member in sql.execute(
@@ -108,7 +107,6 @@ def read_marks(
             partitioned[relid],
             parts.get(relid, {}),
             found,
-            toasts[relid],
             {type_: frozenset(form) for type_, form in forms.get(relid, {}).items()},
         )
         for relid, found in columns.items()
@@ -117,7 +115,7 @@ def read_marks(
 
 # Whoever reads the version of a row of the catalog sees each of its changes. (Freezing leaves it as it is.)
 _COLUMNS = """
-SELECT c.oid::int8, c.relkind::text, c.reltoastrelid::int8, a.attname::text, a.xmin::text::int8
+SELECT c.oid::int8, c.relkind::text, a.attname::text, a.xmin::text::int8
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.oid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 """
@@ -126,13 +124,15 @@ WHERE c.oid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 # it, and those that make it and all between it and the root partitions, are of one transaction each.
 _PARTS = """
 SELECT root.oid::int8, leaf.oid::int8, format('%%I.%%I', n.nspname, leaf.relname),
-       pg_relation_filenode(leaf.oid)::int8,
+       pg_relation_filenode(leaf.oid)::int8, leaf.reltoastrelid::int8,
        NOT EXISTS (
          SELECT FROM pg_partition_ancestors(leaf.oid) a
          JOIN pg_inherits i ON i.inhrelid = a.relid
          JOIN pg_attribute s ON s.attrelid = a.relid AND s.attname = 'tableoid'
          WHERE i.xmin <> s.xmin
-           AND a.relid NOT IN (SELECT up.relid FROM pg_partition_ancestors(root.oid) up))
+           AND a.relid NOT IN (SELECT up.relid FROM pg_partition_ancestors(root.oid) up)),
+       leaf.relpersistence = 'p',
+       EXISTS (SELECT FROM pg_publication_rel WHERE prrelid = leaf.oid)
 FROM pg_class root
 CROSS JOIN LATERAL (
   SELECT relid FROM pg_partition_tree(root.oid) WHERE isleaf AND root.relkind = 'p'
@@ -229,18 +229,26 @@ def compare(
         )
     if known.partitioned:
         return _partitions(table, known, found)
-    if known.toast and found.toast not in (0, known.toast) and known.columns == found.columns:
-        return Difference(
-            f"table {table} was rewritten upstream",
-            "It may have been UNLOGGED meanwhile: such changes are not in the stream.",
-        )
     moved = any(part.file != found.parts[n].file for n, part in known.parts.items() if n in found.parts)
     if moved and any(known.columns.get(name) != found.columns.get(name) for name in columns):
         return Difference(
             f"table {table} was rewritten upstream",
             "ALTER TABLE wrote all of its rows anew, which is not in the stream.",
         )
+    if known.columns == found.columns and any(
+        _rewritten(part, found.parts[n]) for n, part in known.parts.items() if n in found.parts
+    ):
+        return Difference(
+            f"table {table} was rewritten upstream",
+            "If it was UNLOGGED for a while, changes are missing.",
+        )
     return None
+
+
+def _rewritten(known: Partition, found: Partition) -> bool:
+    """By ALTER TABLE, which makes another TOAST table; VACUUM FULL and CLUSTER do not. If no column changed
+    (ADD COLUMN is harmless), it was SET LOGGED, or looks like it. Not known of a table without one."""
+    return bool(known.toast) and found.toast != known.toast and not found.named
 
 
 def _partitions(table: str, known: TableMarks, found: TableMarks) -> Difference | None:
@@ -261,6 +269,11 @@ def _partitions(table: str, known: TableMarks, found: TableMarks) -> Difference 
             return Difference(
                 f"table {part.shown} became a partition of table {table} upstream",
                 "The rows that it had are not in the stream.",
+            )
+        if not part.logged:
+            return Difference(
+                f"partition {part.shown} of table {table} is UNLOGGED upstream",
+                "Its changes are not in the server's log.",
             )
     return None
 

@@ -40,7 +40,8 @@ class AvroSchema:
 
 @dataclass(frozen=True, slots=True)
 class PlainFormat:
-    """JSON, TEXT or BYTES, which have no options; or AVRO for files, which contain their schema."""
+    """JSON, TEXT or BYTES, which have no options; or AVRO and PARQUET for files, which contain their
+    schema."""
 
     name: str
     offset: int = offset_field()
@@ -56,7 +57,8 @@ class Regex:
 
 @dataclass(frozen=True, slots=True)
 class Csv:
-    """CSV WITH n COLUMNS, or WITH HEADER (names); [DELIMITED BY 'c']."""
+    """CSV WITH n COLUMNS, or WITH HEADER (names); [DELIMITED BY 'c']. Without names, they are those of the
+    first file."""
 
     columns: int | tuple[Ident, ...]
     delimiter: str | None = None

@@ -26,9 +26,9 @@ from tidemill.sql.parser.envelopes import envelope
 from tidemill.sql.parser.named_options import accept_option, boolean, nearest
 from tidemill.sql.tokens import TokenKind
 
-_PLAIN = ("json", "text", "bytes")
-_FORMATS = ("AVRO", "PROTOBUF", "JSON", "TEXT", "BYTES", "CSV", "REGEX")
-_FORMATS_HINT = "The formats are AVRO, PROTOBUF, JSON, TEXT, BYTES, CSV and REGEX."
+_PLAIN = ("json", "text", "bytes", "parquet")
+_FORMATS = ("AVRO", "PROTOBUF", "JSON", "TEXT", "BYTES", "CSV", "REGEX", "PARQUET")
+_FORMATS_HINT = "The formats are AVRO, PROTOBUF, JSON, TEXT, BYTES, CSV, REGEX and PARQUET."
 _KEY_VALUE = "Write KEY FORMAT ... VALUE FORMAT ...."
 _AVRO = "Write AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION name, or AVRO USING SCHEMA '...'."
 _PROTOBUF = (
@@ -197,7 +197,8 @@ def _csv(cursor: TokenCursor, offset: int) -> Format:
     closed = cursor.accept_symbol("(")
     columns: int | tuple[Ident, ...]
     if cursor.accept("header"):
-        columns = cursor.idents_in_parentheses(_CSV)
+        # Files name their columns themselves; the planner checks which upstreams need names.
+        columns = cursor.idents_in_parentheses(_CSV) if cursor.peek_symbol("(") else ()
     else:
         columns = cursor.integer(_CSV)
         cursor.expect("columns", hint=_CSV)

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from tidemill.catalog.connections import KAFKA, POSTGRES, SCHEMA_REGISTRY
+from tidemill.catalog.connections import AWS, KAFKA, POSTGRES, SCHEMA_REGISTRY
+from tidemill.engine.ddl.connection_kinds.aws import AWS_CONNECTION
 from tidemill.engine.ddl.connection_kinds.kafka import KAFKA_CONNECTION
 from tidemill.engine.ddl.connection_kinds.kind import ConnectionKind
 from tidemill.engine.ddl.connection_kinds.postgres import POSTGRES_CONNECTION
@@ -18,4 +19,5 @@ CONNECTION_KINDS: dict[str, ConnectionKind] = {
     KAFKA: KAFKA_CONNECTION,
     SCHEMA_REGISTRY: REGISTRY_CONNECTION,
     POSTGRES: POSTGRES_CONNECTION,
+    AWS: AWS_CONNECTION,
 }

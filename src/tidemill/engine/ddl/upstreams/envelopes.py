@@ -32,6 +32,13 @@ def describe_envelope(envelope: ast.Envelope, include: Includes, context: Descri
 
 def _upsert(envelope: Upsert, include: Includes, context: DescribeContext) -> dict[str, Any]:
     order = None
+    if envelope.key:
+        raise Unsupported(
+            "KEY in ENVELOPE UPSERT is not possible here",
+            detail="Messages have keys of their own.",
+            hint="Write KEY FORMAT ... VALUE FORMAT ... in place of FORMAT ....",
+            position=envelope.key[0].offset + 1,
+        )
     if envelope.order_by:
         if not context.order_by:
             raise Unsupported(

@@ -1,7 +1,8 @@
 """FROM FILES: makes the definition of a file source from the statement.
 
-The folder must be below `files_root`. It must exist, unless VALIDATE = false; an empty folder gives a
-notice. FORMAT AVRO without USING takes the schema from a file, so it needs at least one.
+With ENVELOPE MATERIALIZE here, else in `folders`. The folder must be below `files_root`. It must exist,
+unless VALIDATE = false; an empty folder gives a notice. FORMAT AVRO without USING takes the schema from a
+file, so it needs at least one.
 """
 
 from __future__ import annotations
@@ -14,17 +15,16 @@ from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.cdcv2.wording import sentence
 from tidemill.decode.stream import stream_shape
 from tidemill.engine.ddl.upstreams.described import DescribeContext, Described
+from tidemill.engine.ddl.upstreams.folder_check import look_into
+from tidemill.engine.ddl.upstreams.folders import describe_folder
 from tidemill.errors import (
     InvalidValue,
-    Notice,
     SyntaxError_,
     TidemillError,
     UndefinedObject,
     Unsupported,
-    WrongObjectType,
 )
 from tidemill.files_root import below_root
-from tidemill.sinks.definition import Definition
 from tidemill.sources.definition import FILES
 from tidemill.sources.files.form import avro_header
 from tidemill.sources.files.reader import WORDS
@@ -38,14 +38,20 @@ from tidemill.sql.parser.upstreams.files import Files
 def describe_files(statement: ast.CreateSource, files: Files, context: DescribeContext) -> Described:
     folder = below_root(context.files_root, files.path)
     said = statement.messages
+    if not isinstance(said.envelope, Materialize):
+        return describe_folder(statement, files, context)
+    if files.matching is not None or files.compression is not None:
+        raise Unsupported(
+            "MATCHING and COMPRESSION are not possible with ENVELOPE MATERIALIZE",
+            detail="A CDCv2 stream is all files of its folder.",
+            position=files.offset + 1,
+        )
     if statement.tables is not None:
         raise Unsupported("FOR TABLES is not possible: a folder of files has no tables")
-    if said.value is None or not isinstance(said.envelope, Materialize):
-        at = said.envelope.offset if said.envelope else files.offset
+    if said.value is None:
         raise Unsupported(
-            "a source of files needs FORMAT AVRO or FORMAT JSON, and ENVELOPE MATERIALIZE",
-            detail="What files hold are messages of a CDCv2 stream.",
-            position=at + 1,
+            "ENVELOPE MATERIALIZE needs FORMAT AVRO or FORMAT JSON",
+            position=said.envelope.offset + 1,
         )
     if said.key is not None or said.include:
         raise SyntaxError_("KEY FORMAT and INCLUDE are not possible with ENVELOPE MATERIALIZE")
@@ -58,32 +64,10 @@ def describe_files(statement: ast.CreateSource, files: Files, context: DescribeC
     }
     output = stream_output(spec, WORDS)
     definition = {"kind": FILES, "path": files.path, "output": spec, "started": context.started}
-    notices = _look(folder, files.path, context) if statement.validate else ()
+    notices = look_into(folder, files.path, context) if statement.validate else ()
     return Described(
         FILES, f'folder "{files.path}"', definition, KILOBYTES, (output,), MATERIALIZE, notices=notices
     )
-
-
-def _look(folder: Path, path: str, context: DescribeContext) -> tuple[Notice, ...]:
-    """Checks that the path exists and is readable, as it may be mistyped. Raises if not."""
-    here = f"It is taken from the folder files_root on, which is {context.files_root}."
-    if not os.path.lexists(folder):
-        raise UndefinedObject(
-            f'folder "{path}" does not exist',
-            hint=f"{here} For a folder that comes later, WITH (VALIDATE = false) does without it.",
-        )
-    if not os.path.isdir(folder):
-        raise WrongObjectType(f'"{path}" is not a folder', hint="Name the folder that the files are in.")
-    if next(found_in(folder), None) is not None or _written_to(folder, context):
-        return ()
-    return (Notice(f'folder "{path}" has no files yet', detail="What appears in it is read.", hint=here),)
-
-
-def _written_to(folder: Path, context: DescribeContext) -> bool:
-    """Whether a sink of this server writes there and has not created the folder yet."""
-    root = os.path.realpath(context.files_root)
-    paths = (Definition.of(sink).path for sink in context.catalog.sinks())
-    return any(path is not None and os.path.join(root, path) == str(folder) for path in paths)
 
 
 def _format(form: ast.Format, components: int | None, folder: Path) -> dict[str, Any]:

@@ -104,6 +104,11 @@ def _said(
             return resolve.plain_format(name.lower())
         case ast.Regex(pattern):
             return resolve.regex_format(pattern)
+        case ast.Csv(columns=()):
+            raise SyntaxError_(
+                "CSV WITH HEADER needs the names of the columns",
+                hint="Write CSV WITH HEADER (name, ...): only files have a header of their own.",
+            )
         case ast.Csv():
             return resolve.csv_format(_columns(form), "," if form.delimiter is None else form.delimiter)
         case ast.AvroSchema(schema, framed):

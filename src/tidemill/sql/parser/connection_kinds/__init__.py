@@ -7,6 +7,7 @@ the complete recipe for a connection.
 from __future__ import annotations
 
 from tidemill.errors import Internal
+from tidemill.sql.parser.connection_kinds.aws import AWS
 from tidemill.sql.parser.connection_kinds.kafka import KAFKA
 from tidemill.sql.parser.connection_kinds.postgres import POSTGRES
 from tidemill.sql.parser.connection_kinds.schema_registry import SCHEMA_REGISTRY
@@ -19,13 +20,13 @@ CONNECTION_KINDS: dict[tuple[str, ...], ConnectionSyntax] = {
     ("kafka",): KAFKA,
     ("confluent", "schema", "registry"): SCHEMA_REGISTRY,
     ("postgres",): POSTGRES,
+    ("aws",): AWS,
 }
 # Planned kinds.
 _NOT_YET = (
     ("mysql",),
     ("sql", "server"),
     ("aws", "privatelink"),
-    ("aws",),
     ("ssh", "tunnel"),
 )
 

@@ -12,7 +12,11 @@ from tidemill.sql.ast.formats import Envelope
 from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.tokens import TokenKind
 
-_HINT = "In the parentheses of UPSERT stand ORDER BY (column, ...) and VALUE DECODING ERRORS = (INLINE)."
+_HINT = (
+    "In the parentheses of UPSERT stand ORDER BY (column, ...) and VALUE DECODING ERRORS = (INLINE); for "
+    "objects KEY (column, ...)."
+)
+_KEY = "Write KEY (column, ...)."
 _ORDER = "Write ORDER BY (column, ...), with columns that are included: TIMESTAMP, OFFSET."
 _INLINE = "Write VALUE DECODING ERRORS = (INLINE), or (INLINE AS name)."
 # The default name of the column of inlined errors.
@@ -21,17 +25,20 @@ _ERROR_COLUMN = "error"
 
 @dataclass(frozen=True, slots=True)
 class Upsert(Envelope):
-    """UPSERT [(ORDER BY (columns), VALUE DECODING ERRORS = (INLINE AS column))]."""
+    """UPSERT [(KEY (columns), ORDER BY (columns), VALUE DECODING ERRORS = (INLINE AS column))]."""
 
     kind: ClassVar[str] = "UPSERT"
     order_by: tuple[Ident, ...] = ()
     inline_errors: Ident | None = None  # the column that value errors go to
+    key: tuple[Ident, ...] = ()  # of objects, whose records have no keys of their own
     offset: int = offset_field()
 
     @property
     def options(self) -> Sequence[str]:
         order = [f"ORDER BY ({', '.join(map(str, self.order_by))})"] if self.order_by else []
         inline = self.inline_errors
+        if self.key:
+            order.insert(0, f"KEY ({', '.join(map(str, self.key))})")
         return [*order, *([] if inline is None else [f"VALUE DECODING ERRORS = (INLINE AS {inline})"])]
 
 
@@ -53,6 +60,10 @@ def _clause(cursor: TokenCursor, envelope: Upsert) -> Upsert:
         if envelope.order_by:
             raise SyntaxError_("ORDER BY specified more than once", position=position)
         return replace(envelope, order_by=_order_by(cursor))
+    if cursor.accept("key"):
+        if envelope.key:
+            raise SyntaxError_("KEY specified more than once", position=position)
+        return replace(envelope, key=cursor.idents_in_parentheses(_KEY))
     if cursor.accept("value", "decoding", "errors"):
         if envelope.inline_errors is not None:
             raise SyntaxError_("VALUE DECODING ERRORS specified more than once", position=position)

@@ -15,6 +15,7 @@ from tidemill.sql.parser.upstreams.files import parse_files
 from tidemill.sql.parser.upstreams.kafka import parse_kafka
 from tidemill.sql.parser.upstreams.load_generator import parse_load_generator
 from tidemill.sql.parser.upstreams.postgres import parse_postgres
+from tidemill.sql.parser.upstreams.s3 import parse_s3
 
 # The words after FROM, and the parser of the rest.
 UPSTREAMS: dict[tuple[str, ...], Callable[[TokenCursor], Upstream]] = {
@@ -22,6 +23,7 @@ UPSTREAMS: dict[tuple[str, ...], Callable[[TokenCursor], Upstream]] = {
     ("kafka",): parse_kafka,
     ("files",): parse_files,
     ("postgres",): parse_postgres,
+    ("s3",): parse_s3,
 }
 # Planned kinds.
 _NOT_YET = (
@@ -29,7 +31,6 @@ _NOT_YET = (
     ("sql", "server"),
     ("kinesis",),
     ("pubnub",),
-    ("s3",),
     ("file",),
     ("webhook",),
     ("cdc",),

@@ -1,0 +1,16 @@
+"""TO AWS: an account of Amazon Web Services, or a server that speaks the protocol of S3."""
+
+from __future__ import annotations
+
+from tidemill.sql.parser.connection_kinds.syntax import ConnectionSyntax, text
+
+AWS = ConnectionSyntax(
+    "AWS",
+    {
+        ("endpoint",): text,
+        ("region",): text,
+        ("access", "key", "id"): text,
+        ("secret", "access", "key"): text,
+        ("session", "token"): text,
+    },
+)

@@ -1,0 +1,77 @@
+"""What the proofs over a real Debezium share: its upstream, a server that reads it, and kill -9 of each."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+
+from support.debezium import Debezium, SchemaRegistry
+from support.kafka import Kafka
+from support.server import ServerProcess
+
+SECONDS = 240.0
+VICTIMS = ("connect", "server", "broker")
+
+
+class DebeziumProof(ABC):
+    def __init__(
+        self, server: ServerProcess, kafka: Kafka, registry: SchemaRegistry, debezium: Debezium
+    ) -> None:
+        self.server = server
+        self.kafka = kafka
+        self.registry = registry
+        self.debezium = debezium
+
+    @classmethod
+    @contextmanager
+    def of(cls, folder: Path, kafka: Kafka, registry: SchemaRegistry, debezium: Debezium) -> Generator[Self]:
+        """With a server of its own; in the end everything that was killed runs again."""
+        server = ServerProcess(folder / "data")
+        try:
+            yield cls(server, kafka, registry, debezium)
+        finally:
+            kafka.start()
+            debezium.start()
+            server.close()
+
+    @abstractmethod
+    def work(self) -> None:
+        """Change the upstream for a while."""
+
+    def trouble(self, which: str) -> None:
+        """Kill one of them at work; the work goes on."""
+        self.work()
+        match which:
+            case "connect":
+                self.debezium.kill()
+                self.work()
+                self.debezium.start()
+            case "server":
+                self.server.kill9()
+                self.work()
+                self.server.start(wait_ready=True)
+            case _:
+                self.kafka.kill()
+                self.work()
+                self.kafka.start()
+        self.work()
+
+    def ask(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.server.sql_dsn, autocommit=True)
+
+    def connect(self, c: psycopg.Connection[Any]) -> None:
+        """The connections `k` and `c`, to the broker and to the registry."""
+        c.execute(f"CREATE CONNECTION k TO KAFKA (BROKER '{self.kafka.bootstrap}')".encode())
+        c.execute(f"CREATE CONNECTION c TO CONFLUENT SCHEMA REGISTRY (URL '{self.registry.url}')".encode())
+
+    def wait_for_records(self, *topics: str) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not all(self.kafka.read(topic) for topic in topics):
+            assert time.monotonic() < deadline, f"Debezium writes nothing to some of {topics}"
+            time.sleep(0.2)

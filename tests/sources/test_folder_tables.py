@@ -1,0 +1,199 @@
+"""Parquet files and Avro container files of a folder as rows, however they are cut into ranges."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import io
+import itertools
+import os
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemill.errors import InvalidValue, Unsupported
+from tidemill.sources.contract import SourcePiece, UpstreamSource
+from tidemill.sources.definition import open_source
+from tidemill.sources.objects.folder import FolderStore
+from tidemill.sources.objects.tables import table_columns
+
+UTC = datetime.UTC
+ROWS = 4000
+AVRO = {
+    "type": "record",
+    "name": "r",
+    "fields": [
+        {"name": "a", "type": "long"},
+        {"name": "b", "type": ["null", "string"]},
+        {"name": "c", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+        {"name": "d", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "e", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "f", "type": {"type": "enum", "name": "en", "symbols": ["x", "y"]}},
+        {"name": "g", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "h", "type": "double"},
+    ],
+}
+
+
+def record(n: int) -> dict[str, Any]:
+    return {
+        "a": n,
+        "b": None if n % 3 else f"text {n}",
+        "c": decimal.Decimal(n) / 100,
+        "d": datetime.datetime(2020, 1, 1, tzinfo=UTC) + datetime.timedelta(seconds=n),
+        "e": datetime.date(2020, 1, 1) + datetime.timedelta(days=n % 100),
+        "f": "xy"[n % 2],
+        "g": str(uuid.UUID(int=n)),
+        "h": n / 2,
+    }
+
+
+def write_avro(path: Path, codec: str = "deflate", schema: Any = None) -> None:
+    with open(path, "wb") as out:
+        parsed = fastavro.parse_schema(schema or AVRO)
+        fastavro.writer(out, parsed, map(record, range(ROWS)), codec=codec, sync_interval=4000)
+    os.utime(path, (1, 1))
+
+
+def write_parquet(path: Path, **more: Any) -> None:
+    columns = {name: [record(n)[name] for n in range(ROWS)] for name in record(0)}
+    table = pa.table(columns)
+    decimals = table.column("c").cast(pa.decimal128(10, 2))
+    table = table.set_column(2, "c", decimals).set_column(5, "f", table.column("f").dictionary_encode())
+    pq.write_table(table, path, row_group_size=700, **more)
+    os.utime(path, (1, 1))
+
+
+WRITE = {"avro": write_avro, "parquet": write_parquet}
+
+
+def columns(root: Path, form: str, name: str) -> list[list[str]]:
+    store = FolderStore(str(root / "in"))
+    return table_columns(form, name, store.stat(name).size, partial(store.stream, name, ""))
+
+
+def opened(root: Path, form: str, kinds: list[list[str]]) -> UpstreamSource:
+    output = {"name": "in", "value": {"format": form, "columns": kinds}, "include": []}
+    outputs = [{**output, "envelope": {"kind": "none"}}]
+    chosen = {"matching": None, "compression": "auto", "tailed": False}
+    return open_source({"kind": "files", "path": "in", **chosen, "outputs": outputs, "started": 0}, str(root))
+
+
+def rows(source: UpstreamSource, edges: list[int] | None = None) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    for key, end in sorted(source.frontier(0).items()):
+        for lower, upper in itertools.pairwise(edges or [0, end]):
+            for batch in source.reader().read(SourcePiece(key, lower, upper)):
+                found += zip(*(column.to_pylist() for column in batch.rows.columns), strict=True)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+@pytest.mark.parametrize("form", WRITE)
+def test_rows_are_those_of_the_file_however_it_is_cut(folder: Path, tmp_path: Path, form: str) -> None:
+    WRITE[form](folder / "a")
+    kinds = columns(tmp_path, form, "a")
+    assert [name for name, _ in kinds] == list(record(0))
+    types = dict(kinds)
+    assert types["a"] == "bigint" and types["c"] == "numeric(10,2)" and types["e"] == "date"
+    assert types["f"] == types["g"] == "text" and types["h"] == "double precision"
+    source = opened(tmp_path, form, kinds)
+    wanted = [tuple(record(n).values()) for n in range(ROWS)]
+    found = [(*row[:3], row[3].replace(tzinfo=UTC), *row[4:]) for row in rows(source)]
+    assert found == wanted
+    size = source.frontier(0)["a"]
+
+    @settings(max_examples=15, deadline=None)
+    @given(st.lists(st.integers(0, size), max_size=6))
+    def run(cuts: list[int]) -> None:
+        assert len(rows(source, sorted({0, size, *cuts}))) == ROWS
+
+    run()
+
+
+@pytest.mark.parametrize("form", WRITE)
+def test_columns_are_taken_by_their_names(folder: Path, tmp_path: Path, form: str) -> None:
+    """Those that a file lacks are null; those that it has more are left out; others are converted."""
+    WRITE[form](folder / "a")
+    found = rows(
+        opened(tmp_path, form, [["h", "double precision"], ["none", "text"], ["a", "numeric(20,0)"]])
+    )
+    assert found[3] == (1.5, None, decimal.Decimal(3)) and len(found) == ROWS
+    (wrong,) = rows(opened(tmp_path, form, [["b", "bigint"]]))
+    assert 'its column "b" of' in wrong[1] and "is no bigint" in wrong[1] and 'File "a"' in wrong[1]
+
+
+@pytest.mark.parametrize("form", WRITE)
+def test_a_file_that_is_cut_is_an_error_row(folder: Path, tmp_path: Path, form: str) -> None:
+    WRITE[form](folder / "a")
+    kinds = columns(tmp_path, form, "a")
+    data = (folder / "a").read_bytes()
+    (folder / "a").write_bytes(data[: len(data) // 2])
+    os.utime(folder / "a", (1, 1))
+    found = rows(opened(tmp_path, form, kinds))
+    assert "Decode error: " in found[-1][-1]
+    good = [row[0] for row in found[:-1]]
+    assert good == list(range(len(good))) and bool(good) == (form == "avro")
+
+
+def test_a_block_of_avro_that_is_damaged_is_an_error_row(folder: Path, tmp_path: Path) -> None:
+    write_avro(folder / "a", "null")
+    kinds = columns(tmp_path, "avro", "a")
+    data = bytearray((folder / "a").read_bytes())
+    marker = bytes(data[-16:])
+    second = data.find(marker, data.find(marker) + 16)
+    data[second : second + 16] = bytes(16)
+    (folder / "a").write_bytes(data)
+    os.utime(folder / "a", (1, 1))
+    found = rows(opened(tmp_path, "avro", kinds))
+    assert "has no end" in found[-1][-1]
+
+
+def test_what_cannot_be_a_column_is_refused(folder: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [[1]]}), folder / "a")
+    with pytest.raises(Unsupported, match='column "a" is of a type that is not supported'):
+        columns(tmp_path, "parquet", "a")
+    (folder / "b").write_bytes(b"nothing of the kind")
+    for form in WRITE:
+        with pytest.raises(InvalidValue, match=f'"b" is no {form.capitalize()} file'):
+            columns(tmp_path, form, "b")
+
+
+def test_an_empty_file_has_no_rows(folder: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.array([], pa.int64())}), folder / "a")
+    os.utime(folder / "a", (1, 1))
+    assert rows(opened(tmp_path, "parquet", [["a", "bigint"]])) == []
+    data = io.BytesIO()
+    fastavro.writer(data, fastavro.parse_schema(AVRO), [])
+    (folder / "a").write_bytes(data.getvalue())
+    os.utime(folder / "a", (1, 1))
+    assert rows(opened(tmp_path, "avro", [["a", "bigint"]])) == []
+
+
+@pytest.mark.parametrize(("count", "good"), [(1, True), (3, False)])
+def test_a_block_that_counts_other_records_ends(folder: Path, tmp_path: Path, count: int, good: bool) -> None:
+    """The reader never ends behind the last record of a block with bytes left."""
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
+    data = io.BytesIO()
+    fastavro.writer(data, fastavro.parse_schema(schema), [{"a": 1}, {"a": 2}])
+    octets = bytearray(data.getvalue())
+    block = len(octets) - 16 - 2 - 2
+    assert octets[block : block + 4] == bytes([4, 4, 2, 4])
+    octets[block] = 2 * count
+    (folder / "a").write_bytes(octets + octets[block:])
+    os.utime(folder / "a", (1, 1))
+    found = rows(opened(tmp_path, "avro", [["a", "bigint"]]))
+    assert found == [(1,), (1,)] if good else "a block cannot be read" in found[-1][-1]
