@@ -247,3 +247,4 @@ def test_how_far_it_is(home: psycopg.Connection[Any], upstream: UpstreamDatabase
         [(True,)],
     )
     run(home, "DROP SOURCE s")
+    until(lambda: upstream.query(SLOTS), [])

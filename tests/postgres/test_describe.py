@@ -11,7 +11,7 @@ import pytest
 
 from support.upstream_postgres import UpstreamDatabase
 from tidemill.dev.postgres import Postgres
-from tidemill.errors import TidemillError
+from tidemill.errors import TidemillError, Unsupported
 from tidemill.sources.postgres import connect
 from tidemill.sources.postgres.describe import Published, PublishedTable, look, replicated
 from tidemill.types.model import type_name
@@ -115,6 +115,21 @@ def test_another_type_is_refused_or_kept_as_text(upstream: UpstreamDatabase, col
     assert error.primary.startswith(f"type {shown if 'mood' not in shown else f'public.{shown}'} of column")
     assert "public.t.x" in error.primary and "TEXT COLUMNS (t.x)" in str(error.hint)
     assert types_of(upstream, "t", text=["x"]) == {"a": "integer", "x": "text"}
+    assert types_of(upstream, "t", exclude=["x"]) == {"a": "integer"}
+
+
+@pytest.mark.parametrize("column", ["regclass", "regtype[]", "aclitem", "names"])
+def test_names_of_other_objects_are_not_kept_as_text(upstream: UpstreamDatabase, column: str) -> None:
+    """They change when the object is renamed, and the rows that have them do not."""
+    upstream.run(
+        "CREATE DOMAIN names AS regrole",
+        f"CREATE TABLE t (a int, x {column})",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION p FOR ALL TABLES",
+    )
+    with pytest.raises(Unsupported, match=r"of column public\.t\.x is not supported") as caught:
+        types_of(upstream, "t", text=["x"])
+    assert "EXCLUDE COLUMNS (t.x)" in str(caught.value.hint)
     assert types_of(upstream, "t", exclude=["x"]) == {"a": "integer"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import LiteralString
 
@@ -10,7 +11,7 @@ import pytest
 
 from postgres.source_world import WAIT_SECONDS, SourceWorld
 from support.upstream_postgres import UpstreamDatabase
-from tidemill.sources.postgres import receiver, source, table_faults
+from tidemill.sources.postgres import describe, receiver, source, table_faults
 
 pytestmark = pytest.mark.server
 
@@ -79,6 +80,9 @@ def error_of_one(world: SourceWorld, text: str) -> None:
 _AWAY = "BEGIN; ALTER PUBLICATION p DROP TABLE t; DELETE FROM t; ALTER PUBLICATION p ADD TABLE t; COMMIT"
 
 
+_SWAP = "ALTER TABLE t RENAME a TO x; ALTER TABLE t RENAME id TO a; ALTER TABLE t RENAME x TO id"
+
+
 @pytest.mark.parametrize(
     ("statements", "text"),
     [
@@ -119,6 +123,19 @@ _AWAY = "BEGIN; ALTER PUBLICATION p DROP TABLE t; DELETE FROM t; ALTER PUBLICATI
         ),
         # All rows are others than before, and none of them is in the stream.
         (["ALTER TABLE t ALTER a TYPE int USING a + 1"], "table public.t was rewritten upstream"),
+        # Names go from column to column, and come back: only the stream shows it.
+        (
+            [f"BEGIN; {_SWAP}; INSERT INTO t VALUES (7, 8, 9); {_SWAP}; COMMIT"],
+            'column "id" of table public.t was made anew',
+        ),
+        (
+            [
+                "BEGIN; ALTER TABLE t RENAME a TO x; ALTER TABLE t ADD a int",
+                "INSERT INTO t VALUES (7, 8, '', 9)",
+                "ALTER TABLE t DROP a; ALTER TABLE t RENAME x TO a; COMMIT",
+            ],
+            'column "a" of table public.t was made anew',
+        ),
     ],
 )
 def test_what_makes_a_table_unknown_is_an_error_of_it_alone(
@@ -171,6 +188,66 @@ def test_what_a_table_does_not_care_about(pair: SourceWorld, statements: list[Li
     assert pair.table(1) == pair.wanted("SELECT * FROM other")
 
 
+ODD_TYPES = (
+    "CREATE TYPE mood AS ENUM ('sad', 'happy')",
+    "CREATE DOMAIN moods AS mood[]",
+    "CREATE TYPE pair AS (n int, m mood)",
+    "CREATE TYPE span AS RANGE (subtype = mood)",
+    "CREATE TABLE t (id int, plain mood, many moods, couple pair, ranges span, left_out mood)",
+    "INSERT INTO t VALUES (1, 'sad', '{sad,happy}', '(1,sad)', '[sad,happy]', 'sad')",
+    "CREATE TABLE other (id int)",
+)
+
+
+def of_odd_types(upstream: UpstreamDatabase, opened: Opened, *columns: str) -> SourceWorld:
+    """Those columns of `t` as text, and `other`."""
+    upstream.run(*ODD_TYPES, *full("t", "other"), "CREATE PUBLICATION p FOR TABLE t, other")
+    world = opened("other")
+    published = describe.look(upstream.options, "p")
+    table = next(t for t in published.tables if t.table == "t")
+    left_out = [c.name for c in table.columns if c.name not in ("id", *columns)]
+    chosen = describe.replicated(published, table, columns, left_out).spec()
+    world.definition["outputs"] = [chosen, *world.definition["outputs"]]
+    world.kept[1], world.errors[1] = Counter(), []
+    world.crash()
+    world.catch_up()
+    return world
+
+
+@pytest.mark.parametrize("column", ["plain", "many", "couple", "ranges"])
+def test_other_names_of_values_are_an_error(upstream: UpstreamDatabase, opened: Opened, column: str) -> None:
+    """Rows that are removed later have another text than they had."""
+    world = of_odd_types(upstream, opened, column)
+    # A new value is none, and may be renamed itself.
+    upstream.run("ALTER TYPE mood ADD VALUE 'calm'", "INSERT INTO t (id, plain) VALUES (3, 'calm')")
+    world.catch_up()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not world.definition.get("marks"):
+        assert time.monotonic() < deadline
+        world.catch_up(0)
+    world.crash()
+    world.catch_up()
+    assert not world.errors[0] and world.table() == world.wanted(f"SELECT id, {column}::text FROM t")
+    upstream.run("ALTER TYPE mood RENAME VALUE 'calm' TO 'quiet'", "DELETE FROM t")
+    error_of_one(world, "a type of table public.t was altered upstream")
+
+
+def test_another_attribute_of_a_type_is_an_error(upstream: UpstreamDatabase, opened: Opened) -> None:
+    world = of_odd_types(upstream, opened, "couple")
+    upstream.run("ALTER TYPE pair ADD ATTRIBUTE more int")
+    error_of_one(world, "a type of table public.t was altered upstream")
+
+
+def test_a_type_of_a_column_that_is_not_read_may_change(upstream: UpstreamDatabase, opened: Opened) -> None:
+    world = of_odd_types(upstream, opened)
+    upstream.run("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "UPDATE t SET id = 9 WHERE id = 1")
+    world.catch_up()
+    world.crash()
+    upstream.run("INSERT INTO t VALUES (4)")
+    world.catch_up()
+    assert not world.errors[0] and world.table() == world.wanted("SELECT id FROM t")
+
+
 def test_a_table_that_was_unlogged_for_a_while(upstream: UpstreamDatabase, opened: Opened) -> None:
     """Nobody noticed. (PostgreSQL refuses it for a table that a publication names.)"""
     upstream.run(
@@ -191,6 +268,41 @@ def test_a_table_that_was_unlogged_for_a_while(upstream: UpstreamDatabase, opene
     world.crash()
     upstream.run("ALTER TABLE t SET UNLOGGED", "INSERT INTO t VALUES (2, 'y')", "ALTER TABLE t SET LOGGED")
     error_of_one(world, "table public.t was rewritten upstream")
+
+
+@pytest.mark.parametrize(
+    ("published", "away", "back"),
+    [
+        ("TABLES IN SCHEMA public", "ALTER TABLE t SET SCHEMA s", "ALTER TABLE s.t SET SCHEMA public"),
+        (
+            "TABLE root, other",
+            "ALTER TABLE root DETACH PARTITION t",
+            "ALTER TABLE root ATTACH PARTITION t FOR VALUES IN (1)",
+        ),
+    ],
+)
+def test_a_table_that_was_elsewhere_for_a_while(
+    upstream: UpstreamDatabase, opened: Opened, published: str, away: str, back: str
+) -> None:
+    """It leaves what it is published with, and comes back: its changes meanwhile are not in the stream."""
+    upstream.run(
+        "CREATE SCHEMA s",
+        "CREATE TABLE root (id int) PARTITION BY LIST (id)",
+        "CREATE TABLE t PARTITION OF root FOR VALUES IN (1)",
+        "CREATE TABLE other (id int)",
+        *full("t", "root", "other"),
+        "INSERT INTO t VALUES (1)",
+        f"CREATE PUBLICATION p FOR {published}",
+    )
+    world = opened("t", "other")
+    upstream.run("VACUUM FULL t")
+    world.catch_up()
+    world.crash()
+    upstream.run("INSERT INTO t VALUES (1)")
+    world.catch_up()
+    assert not world.errors[0] and world.table() == {(1,): 2}
+    upstream.run("BEGIN", away, f"DELETE FROM {'s.t' if 'SCHEMA' in away else 't'}", back, "COMMIT")
+    error_of_one(world, "table public.t was out of publication p")
 
 
 def test_what_is_harmless_is_remembered(pair: SourceWorld) -> None:

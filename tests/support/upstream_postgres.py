@@ -92,11 +92,13 @@ def upstream(upstream_server: Postgres) -> Iterator[UpstreamDatabase]:
 
 
 def _drop_slot(admin: UpstreamDatabase, slot: str) -> None:
-    """Its reader may end a moment later."""
+    """Its reader may end a moment later, and a source that was dropped drops its slot in the background."""
     deadline = time.monotonic() + 10
     while True:
         try:
             admin.query("SELECT pg_drop_replication_slot(%s)", [slot])
+            return
+        except psycopg.errors.UndefinedObject:
             return
         except psycopg.errors.ObjectInUse:
             if time.monotonic() > deadline:

@@ -20,7 +20,7 @@ from tidemill.sources.postgres.connect import connect, place, upstream_error
 from tidemill.sources.postgres.definition import ReplicatedColumn, ReplicatedTable, shown
 from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.table_marks import TableMarks, read_marks
-from tidemill.sources.postgres.types import NotMapped, UpstreamType, column_type
+from tidemill.sources.postgres.types import NotMapped, UpstreamType, column_type, named_elsewhere
 from tidemill.types.model import TEXT
 
 # Partitions, generated columns, and proto_version 1 with what is read of it.
@@ -350,7 +350,7 @@ def replicated(
         table.relid,
         tuple(_column(published, table, c, c.name in text) for c in kept),
         table.filter,
-        table.marks,
+        table.marks and table.marks.of_types({c.oid for c in kept if c.name in text}),
     )
 
 
@@ -389,6 +389,13 @@ def _column(
 ) -> ReplicatedColumn:
     name = shown(table.schema, table.table, column.name)
     if text:
+        changing = named_elsewhere(column.oid, published.types)
+        if changing is not None:
+            raise Unsupported(
+                f"type {changing} of column {name} is not supported",
+                detail="The texts of its values are names, which change without a change of the row.",
+                hint=f"EXCLUDE COLUMNS ({shown(table.table, column.name)}) leaves it out.",
+            )
         t = TEXT
     else:
         try:

@@ -75,9 +75,10 @@ def mismatch(table: ReplicatedTable, relation: Relation) -> str | None:
             f"table {table.shown} no longer has REPLICA IDENTITY FULL",
             f"It has {found}: the stream lacks the old rows of updates and deletes.",
         )
-    columns = {column.name: column for column in relation.columns}
+    columns = {column.name: (n, column) for n, column in enumerate(relation.columns)}
+    last = -1
     for described in table.columns:
-        column = columns.get(described.name)
+        place, column = columns.get(described.name, (-1, None))
         if column is None:
             return table_error(
                 f'column "{described.name}" of table {table.shown} was removed upstream',
@@ -89,7 +90,19 @@ def mismatch(table: ReplicatedTable, relation: Relation) -> str | None:
                 f"It had the type with OID {described.oid} (modifier {described.typmod}); it has OID "
                 f"{column.type} (modifier {column.typmod}).",
             )
+        # Columns are in the order of their numbers. Those that are dropped move others to the left, and new
+        # ones are behind all: so a name that moved to the right, or past another one, is of another column.
+        if not last < place < described.attnum:
+            return made_anew(table, described.name)
+        last = place
     return None
+
+
+def made_anew(table: ReplicatedTable, column: str) -> str:
+    return table_error(
+        f'column "{column}" of table {table.shown} was made anew upstream',
+        "It was dropped or renamed, and another one has its name.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,18 @@
 """Marks: what the catalog upstream tells of a table's rows beside the stream.
 
 The stream does not say that a table was out of the publication for a while, that ALTER TABLE ... USING wrote
-all of its rows anew, or that a partition was attached, detached or truncated on its own. `read_marks` asks
-the catalog for what such statements leave there. `describe` does it when a table is added to the source, and
-`table_watch` compares with it later (`compare`). What is harmless becomes the new state, which is stored with
-the source's definition (`learned`), under the `key` of the description that it continues.
+all of its rows anew, that a partition was attached, detached or truncated on its own, or that the values of
+an enum have other names. `read_marks` asks the catalog for what such statements leave there. `describe` does
+it when a table is added to the source, and `table_watch` compares with it later (`compare`). What is harmless
+becomes the new state, which is stored with the source's definition (`learned`), under the `key` of the
+description that it continues.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import psycopg
@@ -40,13 +41,19 @@ class Partition:
 @dataclass(frozen=True, slots=True)
 class TableMarks:
     """`members` are the rows of the catalog that put the table into the publication. `parts` are by OID.
-    `columns` are the versions of the rows that describe the columns."""
+    `columns` are the versions of the rows that describe the columns.
+    `forms` is what the texts of a type are made of (labels, attributes), by the type's OID."""
 
     key: str
     members: frozenset[str] = frozenset()
     partitioned: bool = False
     parts: Mapping[int, Partition] = field(default_factory=dict[int, Partition])
     columns: Mapping[str, int] = field(default_factory=dict[str, int])
+    forms: Mapping[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
+
+    def of_types(self, wanted: Collection[int]) -> TableMarks:
+        """With the forms of these types alone."""
+        return replace(self, forms={t: form for t, form in self.forms.items() if t in wanted})
 
     def spec(self) -> MarksSpec:
         return {
@@ -55,6 +62,7 @@ class TableMarks:
             "partitioned": self.partitioned,
             "parts": {str(n): [part.shown, part.file, part.toast] for n, part in self.parts.items()},
             "columns": dict(self.columns),
+            "forms": {str(t): sorted(form) for t, form in self.forms.items()},
         }
 
 
@@ -65,6 +73,7 @@ def read_spec(spec: MarksSpec) -> TableMarks:
         bool(spec["partitioned"]),
         {int(relid): Partition(*part) for relid, part in spec["parts"].items()},
         {str(name): int(version) for name, version in spec["columns"].items()},
+        {int(t): frozenset(form) for t, form in spec.get("forms", {}).items()},
     )
 
 
@@ -88,6 +97,9 @@ def read_marks(
         (_MEMBERS + schemas).encode(), {"relids": wanted, "publication": publication}
     ):
         members.setdefault(relid, set()).add(member)
+    forms: dict[int, dict[int, set[str]]] = {}
+    for relid, type_, form in sql.execute(_FORMS, [wanted]):
+        forms.setdefault(relid, {}).setdefault(type_, set()).add(form)
     return {
         relid: TableMarks(
             uuid.uuid4().hex,
@@ -95,6 +107,7 @@ def read_marks(
             partitioned[relid],
             parts.get(relid, {}),
             found,
+            {type_: frozenset(form) for type_, form in forms.get(relid, {}).items()},
         )
         for relid, found in columns.items()
     }
@@ -130,7 +143,35 @@ JOIN pg_namespace n ON n.oid = leaf.relnamespace
 WHERE root.oid = ANY(%s::oid[])
 """
 
-# The publication itself, with its version: ALTER PUBLICATION ... SET (publish = ...) changes it.
+# The types of the columns that are not PostgreSQL's own, with those that they are made of (domains, arrays,
+# ranges, composite types), and of these the labels and attributes.
+_FORMS = """
+WITH RECURSIVE used AS (
+  SELECT attrelid AS relid, atttypid AS root, atttypid AS oid FROM pg_attribute
+  WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped AND atttypid >= 16384
+  UNION
+  SELECT u.relid, u.root, part.oid FROM used u CROSS JOIN LATERAL (
+    SELECT typbasetype AS oid FROM pg_type WHERE oid = u.oid
+    UNION ALL SELECT oid FROM pg_type WHERE typarray = u.oid
+    UNION ALL SELECT rngsubtype FROM pg_range r
+      WHERE u.oid::text IN (r.rngtypid::text, to_jsonb(r) ->> 'rngmultitypid')
+    UNION ALL SELECT a.atttypid FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
+      WHERE t.oid = u.oid AND a.attnum > 0 AND NOT a.attisdropped
+  ) part WHERE part.oid >= 16384
+)
+SELECT u.relid::int8, u.root::int8, format('label %%s %%s', e.oid, e.xmin::text)
+FROM used u JOIN pg_enum e ON e.enumtypid = u.oid
+UNION
+SELECT u.relid::int8, u.root::int8, format('attributes %%s', string_agg(format('%%s %%s %%s', a.attnum,
+  a.atttypid, a.attisdropped), ',' ORDER BY a.attnum))
+FROM used u JOIN pg_type t ON t.oid = u.oid JOIN pg_attribute a ON a.attrelid = t.typrelid
+WHERE a.attnum > 0
+GROUP BY u.relid, u.root, u.oid
+"""
+
+# The publication itself, with its version: ALTER PUBLICATION ... SET (publish = ...) changes it. And a table
+# that is published with its schema, or with the table whose partition it is, with the version of what binds
+# it to that: it may leave and come back.
 PUBLICATION = "publication"
 _MEMBERS = """
 WITH up AS (
@@ -141,12 +182,17 @@ WITH up AS (
 ), p AS (SELECT oid, xmin FROM pg_publication WHERE pubname = %(publication)s)
 SELECT up.root::int8, format('publication %%s %%s', p.oid, p.xmin::text) FROM up, p
 UNION
-SELECT up.root::int8, format('table %%s', r.oid) FROM up JOIN pg_publication_rel r ON r.prrelid = up.oid
-JOIN p ON r.prpubid = p.oid
+SELECT up.root::int8, format('table %%s %%s', r.oid, (
+  SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid) FROM pg_inherits i WHERE i.inhrelid IN (
+    SELECT relid FROM pg_partition_ancestors(up.root)
+    EXCEPT SELECT relid FROM pg_partition_ancestors(up.oid)) AND up.root <> up.oid))
+FROM up JOIN pg_publication_rel r ON r.prrelid = up.oid JOIN p ON r.prpubid = p.oid
 """
 _IN_SCHEMAS = """
 UNION
-SELECT up.root::int8, format('schema %%s', s.oid) FROM up
+SELECT up.root::int8, format('schema %%s %%s', s.oid, (
+  SELECT d.xmin FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = up.oid
+  AND d.objsubid = 0 AND d.refclassid = 'pg_namespace'::regclass LIMIT 1)) FROM up
 JOIN pg_publication_namespace s ON s.pnnspid = up.relnamespace JOIN p ON s.pnpubid = p.oid
 """
 
@@ -175,6 +221,11 @@ def compare(
             f"table {table} was out of publication {publication}",
             "It was taken out and added again, or with another row filter or column list: changes are "
             "missing.",
+        )
+    if any(form - found.forms.get(t, frozenset()) for t, form in known.forms.items()):
+        return Difference(
+            f"a type of table {table} was altered upstream",
+            "Labels or attributes have changed: rows that were read have other texts now.",
         )
     if known.partitioned:
         return _partitions(table, known, found)

@@ -20,13 +20,14 @@ from tidemill.sources.postgres.definition import ReplicatedTable
 from tidemill.sources.postgres.failures import no_publication
 from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.pgoutput import FULL_IDENTITY, Relation, RelationColumn
-from tidemill.sources.postgres.row_changes import mismatch, table_error
+from tidemill.sources.postgres.row_changes import made_anew, mismatch, table_error
 from tidemill.sources.postgres.table_marks import MarksSpec, TableMarks, compare, read_marks
 
 _TABLES = """
 SELECT c.oid::int8, a.attname::text, a.attnum::int4, a.atttypid::int8, a.atttypmod::int4
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.oid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
 """
 _PUBLICATION = "SELECT count(*) FROM pg_publication WHERE pubname = %s"
 _PUBLISHED = "SELECT relid::oid::int8 FROM pg_get_publication_tables(%s)"
@@ -112,7 +113,7 @@ class TableWatch:
         difference = compare(table.shown, self._publication, known, found, [c.name for c in table.columns])
         if difference is not None:
             return table_error(difference.what, difference.detail)
-        found = replace(found, key=known.key, members=known.members)
+        found = replace(found.of_types(known.forms), key=known.key, members=known.members)
         if found.spec() != known.spec():
             self._known[index] = found
             self.learned = {**self.learned, found.key: found.spec()}
@@ -141,10 +142,7 @@ class TableWatch:
             return text
         for column in table.columns:
             if numbers[column.name] != column.attnum:
-                return table_error(
-                    f'column "{column.name}" of table {table.shown} was made anew upstream',
-                    "It was dropped, and another one has its name.",
-                )
+                return made_anew(table, column.name)
         if not published:
             return table_error(
                 f"table {table.shown} is no longer in publication {self._publication}",

@@ -84,6 +84,19 @@ def column_type(oid: int, typmod: int, types: Mapping[int, UpstreamType]) -> Sql
     raise NotMapped(found.shown)
 
 
+# Types whose values are shown by the present names of other objects: reg*, aclitem.
+_NAMED = frozenset((24, 1033, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191))
+
+
+def named_elsewhere(oid: int, types: Mapping[int, UpstreamType]) -> str | None:
+    """How the type is shown, if its texts are names of other objects: they change without the row."""
+    found = types[oid]
+    part = found.base or found.element
+    if oid in _NAMED or (part and named_elsewhere(part, types) is not None):
+        return found.shown
+    return None
+
+
 def _length(typmod: int) -> int | None:
     return None if typmod < _HEADER else typmod - _HEADER
 
