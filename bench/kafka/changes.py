@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from bench.kafka.load import Fold, Load, Wrong, create_topic, produce, row_texts
+from bench.kafka.load import Fold, Load, Wrong, create_topic, filled, produce, row_texts
 from bench.kafka.memory import Memory, Watch
 from bench.kafka.ours import Ours, ours
 from bench.report import Figure
@@ -69,8 +69,8 @@ def messages(batch: pl.DataFrame, size: int = 0) -> pl.DataFrame:
     order = pl.col("n") - first + 1
     block = pl.lit("null")
     if size:
-        block = pl.format(
-            '{"id":"{}:{}","total_order":{},"data_collection_order":{}}',
+        block = filled(
+            '{"id":"%s:%s","total_order":%s,"data_collection_order":%s}',
             first + FIRST_TXID,
             lsn,
             order,

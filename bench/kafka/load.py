@@ -83,6 +83,13 @@ def fields() -> list[pl.Expr]:
     ]
 
 
+def filled(template: str, *values: pl.Expr) -> pl.Expr:
+    """The text with a value in place of each %s. pl.format takes the braces of JSON for names."""
+    texts = [pl.lit(text) for text in template.split("%s")]
+    parts = [part for pair in zip(texts, values, strict=False) for part in pair]
+    return pl.concat_str(*parts, *texts[len(values) :])
+
+
 def _with_note(frame: pl.DataFrame) -> pl.DataFrame:
     """`json`, the message up to its note, and the note."""
     parts: list[pl.Expr] = [

@@ -17,7 +17,7 @@ import polars as pl
 from confluent_kafka import Producer
 
 from bench.kafka.changes import FIRST_LSN, FIRST_TXID, FORMATS, Changes, messages
-from bench.kafka.load import QUEUE, Fold, Load, create_topic, produce
+from bench.kafka.load import QUEUE, Fold, Load, create_topic, filled, produce
 from bench.kafka.ours import ours
 from bench.report import Figure
 
@@ -42,15 +42,15 @@ class Announced:
             changes = pl.min_horizontal(self.size, self.changes - first)
             txid, lsn = first + FIRST_TXID, first * 100 + FIRST_LSN
             end = (first + self.size) * 100 + FIRST_LSN - 50
-            begins = pl.format(
-                '{"status":"BEGIN","id":"{}:{}","event_count":null,"data_collections":null,"ts_ms":1}',
+            begins = filled(
+                '{"status":"BEGIN","id":"%s:%s","event_count":null,"data_collections":null,"ts_ms":1}',
                 txid,
                 lsn,
             )
-            ended = pl.format(
-                '{"status":"END","id":"{}:{}","event_count":{},"data_collections":[{"data_collection":"'
+            ended = filled(
+                '{"status":"END","id":"%s:%s","event_count":%s,"data_collections":[{"data_collection":"'
                 + TABLE
-                + '","event_count":{}}],"ts_ms":1}',
+                + '","event_count":%s}],"ts_ms":1}',
                 txid,
                 end,
                 changes,
