@@ -14,7 +14,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -72,7 +72,7 @@ class PubNubServer:
             def do_GET(self) -> None:
                 server._answer(self)
 
-            def log_message(self, format: str, *args: Any) -> None:
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 pass
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -264,7 +264,8 @@ class PubNubServer:
                 and m.token >= floor
             ]
         page = [
-            f'{{"message":{m.payload},"timetoken":"{m.token}","uuid":"{m.publisher}","message_type":{m.kind or "null"}}}'
+            f'{{"message":{m.payload},"timetoken":"{m.token}","uuid":"{m.publisher}",'
+            f'"message_type":{m.kind or "null"}}}'
             for m in found[-min(int(asked["max"]), HISTORY_PAGE) :]
         ]
         listed = f"{json.dumps(channel)}:[{','.join(page)}]" if page else ""
@@ -283,7 +284,7 @@ class PubNubServer:
 
 
 @contextmanager
-def pubnub_server() -> Iterator[PubNubServer]:
+def pubnub_server() -> Generator[PubNubServer]:
     server = PubNubServer()
     try:
         yield server

@@ -3,7 +3,7 @@
 Called by `receiver` for each answer. The service keeps about a hundred messages of a channel, or twenty
 minutes, for a subscriber that comes back. Whoever was away longer, or gets as many as are kept, cannot know
 from the answer whether there were more. Then the history of the channel is read. What it does not have is a
-`Gap`.
+`Gap`. The history is also read when the service has moved the subscriber to another region.
 """
 
 from __future__ import annotations
@@ -91,22 +91,30 @@ class CatchUp:
         now = answer.cursor.token
         away = now - since.token
         gaps: list[Gap] = []
+        moved = since.region not in (None, answer.cursor.region)
+        counts = Counter(message.channel for message in answer.messages)
+        full = {name: None for name, count in counts.items() if count >= CACHE_MESSAGES}
         if away > CACHE_TICKS:
             why = f"the subscription was interrupted for {away // TICKS_PER_SECOND} seconds"
             channels = self._all(answer, known)
             unseen = f"{why}, and channels of a pattern that had no messages before are not known"
             gaps += [Gap(pattern, since.token, now, unseen) for pattern in self._patterns]
+        elif moved and not full:
+            # Nothing says that anything is missing. What had reached one region before it reached the other
+            # could be.
+            why = None
+            channels = self._all(answer, known) if self._kept else {}
         else:
             why = f"{CACHE_MESSAGES} messages or more came at once, and the service keeps no more"
-            counts = Counter(message.channel for message in answer.messages)
-            channels = {name: None for name, count in counts.items() if count >= CACHE_MESSAGES}
+            channels = {**self._all(answer, known), **full} if moved and self._kept else full
         lower = since.token
         if channels and not self._kept:
             gaps += [Gap(name, lower, now, f"{why}, and HISTORY is off") for name in sorted(channels)]
             channels = {}
         elif channels and lower < now - self._kept:
-            late = f"{why}, and HISTORY does not reach back as far"
-            gaps += [Gap(name, lower, now - self._kept, late) for name in sorted(channels)]
+            if why is not None:
+                late = f"{why}, and HISTORY does not reach back as far"
+                gaps += [Gap(name, lower, now - self._kept, late) for name in sorted(channels)]
             lower = now - self._kept
         if gaps:
             yield Missed(lower, (), tuple(gaps))
@@ -141,11 +149,12 @@ class CatchUp:
         channels: Mapping[str, str | None],
         after: int,
         upto: int,
-        why: str,
+        why: str | None,
         received: Collection[tuple[str, int]],
         known: Known,
     ) -> Missed:
-        """The messages with after < timetoken <= upto that are new."""
+        """The messages with after < timetoken <= upto that are new. Without a `why`, nothing is known to be
+        missing."""
         messages: list[Received] = []
         gaps: list[Gap] = []
         size = 0
@@ -164,6 +173,8 @@ class CatchUp:
                         break
                     before = page[0].token
             except Refused as e:
+                if why is None:
+                    continue
                 reason = (e.detail or e.primary).removesuffix(".")
                 gaps.append(Gap(channel, after, upto, f"{why}, and the history cannot be read ({reason})"))
         return Missed(upto, tuple(messages), tuple(gaps))

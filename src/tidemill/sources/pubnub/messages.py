@@ -23,8 +23,8 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message. `subscription` is the group or pattern by which it came, if it was one. `payload` is the JSON
-    as it was published; of a `quoted` one, which is a JSON string, its text."""
+    """A message. `subscription` is the group or pattern by which it came, if it was one. `payload` is the
+    JSON as it was published; of a `quoted` one, which is a JSON string, its text."""
 
     region: int
     token: int

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 
 from tidemill.errors import TidemillError
 from tidemill.sources.contract import UpstreamError
@@ -81,8 +82,9 @@ class Receiver:
 
     @property
     def error(self) -> UpstreamError | None:
+        """To be raised: a new one with each call, since raising changes an error."""
         with self._changed:
-            return self._error
+            return None if self._error is None else copy(self._error).with_traceback(None)
 
     def wait_settled(self, seconds: float) -> bool:
         """Wait until what the service has behind the cursor is here, or it is known that it has nothing, or

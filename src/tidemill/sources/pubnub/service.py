@@ -139,7 +139,8 @@ class Service:
             alarm = threading.Timer(seconds + REQUEST_SECONDS, _hang_up, [connection.sock])
             alarm.daemon = True
             alarm.start()
-            connection.sock.settimeout(seconds)
+            if connection.sock is not None:
+                connection.sock.settimeout(seconds)
             if self._closed:
                 raise http.client.HTTPException("the source is closed")
             connection.request("GET", target, headers={"Accept": "application/json"})
@@ -180,7 +181,7 @@ class Service:
                 "PubNub refuses access to the channels",
                 status=status,
                 detail=detail,
-                hint="Check AUTH KEY of the connection, and its rights to read the channels and their history.",
+                hint="Check AUTH KEY of the connection, and its rights to read channels and history.",
                 sqlstate="42501",
             )
         if status == 429 or status >= 500:
