@@ -158,21 +158,22 @@ def test_every_message_is_there_once_wherever_it_is_killed(
     (source,) = found.catalog.state.sources()
     machine = found.ingestion.machine(source)
     assert machine is not None
-    last: dict[Any, int] = {}
+    last: dict[str | None, int] = {}
     for _, region, end in all_bindings(remap, machine.source.gauge):
         assert end >= last.get(region, 0)
         last[region] = end
-    assert set(last) >= {1}
+    assert "1" in last
 
 
 def test_a_table_that_is_made_later_has_everything(house: Callable[[], House], service: PubNubServer) -> None:
     """Also after merges of the inbox."""
     found = house()
+    wanted: list[tuple[Any, ...]] = []
     for n in range(30):
         service.publish("ab"[n % 2], f"m{n}")
-        if n % 5 == 0:
-            time.sleep(0.15)
-    found.settle(sorted((f"m{n}", "ab"[n % 2], 1) for n in range(30)))
+        wanted.append((f"m{n}", "ab"[n % 2], 1))
+        if n % 10 == 9:
+            found.settle(sorted(wanted))
     (source,) = found.catalog.state.sources()
     inbox = found.environment.open_ingested(inbox_id(source.remap_shard))
     before = len(inbox.parts)
@@ -181,7 +182,7 @@ def test_a_table_that_is_made_later_has_everything(house: Callable[[], House], s
     found.close()
     found.open()
     service.publish("a", "more")
-    found.settle(sorted([("more", "a", 1), *((f"m{n}", "ab"[n % 2], 1) for n in range(30))]))
+    found.settle(sorted([("more", "a", 1), *wanted]))
     machine = found.ingestion.machine(source)
     assert machine is not None
     upstream = machine.source
