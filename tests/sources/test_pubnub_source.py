@@ -21,6 +21,7 @@ from tidemill.sources.contract import UpstreamError, UpstreamSource
 from tidemill.sources.definition import open_source
 from tidemill.sources.offsets import Offsets
 from tidemill.sources.pubnub import catch_up, receiver
+from tidemill.sources.pubnub import source as pubnub_source
 from tidemill.sources.pubnub.messages import Cursor
 from tidemill.sources.pubnub.service import Service
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN
@@ -195,10 +196,12 @@ def test_it_goes_on_where_it_was_and_nothing_comes_twice(
     service.break_next(2)
     service.publish("a", "broken")
     found.settle("before", "meanwhile", "after", "broken")
+    assert service.histories == 0
     service.move(2, repeats=3)
     service.publish("a", "moved", region=2)
     found.settle("before", "meanwhile", "after", "broken", "moved")
-    assert service.histories == 0
+    # What had not come to the other region yet is in the history.
+    assert service.histories
 
 
 def test_a_message_that_comes_late_is_there_behind_what_was_read(
@@ -333,6 +336,23 @@ def test_the_start_is_where_the_definition_says(
     found = reading(cursor=[start - 1, None])
     service.publish("a", "after")
     found.settle("start", "after")
+
+
+def test_a_new_source_is_not_there_before_it_has_caught_up(
+    reading: Callable[..., Reading], service: PubNubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catch_up, "MAX_WINDOW_BYTES", 1000)
+    monkeypatch.setattr(pubnub_source, "FIRST_SECONDS", 0.1)
+    start = service.now()
+    for n in range(30):
+        service.publish("a", f"m{n}")
+        service.pass_time(60)
+    service.history_seconds = 0.2
+    found = reading(cursor=[start, None])
+    with pytest.raises(UpstreamError, match="catching up with PubNub's history"):
+        found.source.frontier(0)
+    found.until(lambda: len(found.rows()) > 0)
+    assert len(found.rows()) == 30
 
 
 # -- bad input

@@ -56,6 +56,8 @@ class PubNubServer:
         # The answer to everything, and to the history alone, if not 200.
         self.status = self.history_status = 200
         self.poll_seconds = 2.0
+        # How long the history takes for an answer.
+        self.history_seconds = 0.0
         # How many of the next answers to a subscriber are cut off.
         self.broken = 0
         self.auth: str | None = None
@@ -249,6 +251,7 @@ class PubNubServer:
 
     def _history(self, request: BaseHTTPRequestHandler, channel: str, asked: dict[str, str]) -> None:
         self.histories += 1
+        time.sleep(self.history_seconds)
         if not self.history or self.history_status != 200:
             status = 402 if not self.history else self.history_status
             said = {"status": status, "error": True, "error_message": "Message Persistence is not enabled"}

@@ -38,7 +38,10 @@ class Known:
         self._seen: OrderedDict[tuple[str, int], None] = OrderedDict()
         # Every message that was received with a later timetoken is remembered.
         self.floor = 0
-        self.channels: set[str] = set()
+
+    @property
+    def channels(self) -> set[str]:
+        return {channel for channel, _ in self._seen}
 
     def add(self, message: Received) -> bool:
         """Whether it is new."""
@@ -49,7 +52,6 @@ class Known:
 
     def remember(self, channel: str, token: int) -> None:
         self._seen[channel, token] = None
-        self.channels.add(channel)
         if len(self._seen) > MAX_KNOWN:
             (_, oldest), _ = self._seen.popitem(last=False)
             self.floor = max(self.floor, oldest)

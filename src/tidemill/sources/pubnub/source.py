@@ -56,6 +56,11 @@ class PubNubSource(UpstreamSource):
         self._inbox_: Inbox | None = None
         self._receiver: Receiver | None = None
         self._closed = False
+        # Nothing was bound before: it is not there before it has caught up.
+        self._new = True
+
+    def recall(self, bound: Offsets, marks: Mapping[str, str]) -> None:
+        self._new = not bound.items()
 
     def attach(self, inbox: Shard, jobs: Jobs) -> None:
         self._inbox_ = Inbox(inbox, jobs)
@@ -71,7 +76,7 @@ class PubNubSource(UpstreamSource):
     def frontier(self, now: int) -> Offsets:
         first = self._receiver is None
         receiver = self._receiver or self._subscribed()
-        settled = receiver.wait_settled(FIRST_SECONDS) if first else True
+        settled = receiver.wait_settled(FIRST_SECONDS) if first or self._new else True
         batches, error = receiver.take(), receiver.error
         if batches:
             state = self._inbox.state
@@ -87,12 +92,13 @@ class PubNubSource(UpstreamSource):
                     raise
         if error is not None:
             raise error
-        if not settled and not batches:
+        if not settled and self._new:
             slow = UpstreamError(
                 "the source is catching up with PubNub's history", hint="It goes on by itself."
             )
             slow.transient = True
             raise slow
+        self._new = False
         return self._inbox.frontier
 
     def _subscribed(self) -> Receiver:
