@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from copy import copy
 
 from tidemill.errors import TidemillError
 from tidemill.sources.contract import UpstreamError
@@ -84,7 +83,12 @@ class Receiver:
     def error(self) -> UpstreamError | None:
         """To be raised: a new one with each call, since raising changes an error."""
         with self._changed:
-            return None if self._error is None else copy(self._error).with_traceback(None)
+            of = self._error
+            if of is None:
+                return None
+            made = UpstreamError(of.primary, detail=of.detail, hint=of.hint, sqlstate=of.sqlstate)
+            made.transient = of.transient
+            return made
 
     def wait_settled(self, seconds: float) -> bool:
         """Wait until what the service has behind the cursor is here, or it is known that it has nothing, or
