@@ -23,9 +23,8 @@ from tidemill.ingest.runner import LocalRunner
 from tidemill.ingest.service import Ingestion
 from tidemill.ingest.storage import CollectionType, SourceDescription, Storage, StorageCollectionId
 from tidemill.persist.environment import Environment
-from tidemill.persist.part import FP_PART_WRITTEN
 from tidemill.reclock.progress import all_bindings
-from tidemill.reclock.remap import FP_BEFORE_BIND, FP_BOUND, FP_PUT
+from tidemill.reclock.remap import FP_BOUND, FP_PUT
 from tidemill.sources.offsets import Offsets
 from tidemill.sources.pubnub.inbox import FP_BEFORE_INBOX, FP_INBOX, FP_INBOX_PUT
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN
@@ -34,10 +33,8 @@ WAIT_SECONDS = 120.0
 # Before and behind each step that makes something durable.
 POINTS = [
     FP_BEFORE_INBOX,
-    FP_PART_WRITTEN,
     FP_INBOX_PUT,
     FP_INBOX,
-    FP_BEFORE_BIND,
     FP_PUT,
     FP_BOUND,
     FP_BEFORE_COMMIT,
