@@ -37,6 +37,7 @@ from tidemill.sources.pubnub.messages import (
     Received,
 )
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, storage_schema
+from tidemill.types.kernels import pc
 
 FP_BEFORE_INBOX = failpoints.register("pubnub.before_inbox", "messages were received, the inbox has none")
 FP_INBOX_PUT = failpoints.register("pubnub.inbox_put", "the inbox has messages, its writer does not know")
@@ -115,9 +116,9 @@ class Inbox:
         tables: list[pa.Table] = []
         for part in sorted(self._shard.parts, key=lambda part: part.max_time, reverse=True):
             table = self._shard.reader.read(part, self._shard.desc, ["channel", "timetoken"])
-            table = table.filter(table.column("timetoken").is_valid())
-            tables.append(table)
-            if table.num_rows and max(table.column("timetoken").to_pylist()) < oldest:
+            late = table.filter(pc.greater_equal(table.column("timetoken"), oldest))
+            tables.append(late)
+            if not late.num_rows and table.column("timetoken").null_count < table.num_rows:
                 break
         for table in reversed(tables):
             table = table.sort_by([(TIME_COLUMN, "ascending"), ("timetoken", "ascending")])

@@ -117,8 +117,15 @@ class Service:
         said = dict(asked)
         if self._auth is not None:
             said["auth"] = self._auth
+        target, reused = f"{path}?{urlencode(said)}", kept and self._polling is not None
         try:
-            status, raw = self._request(f"{path}?{urlencode(said)}", seconds, kept)
+            try:
+                status, raw = self._request(target, seconds, kept)
+            except (ConnectionError, http.client.BadStatusLine):
+                if not reused or self._closed:
+                    raise
+                # The server has closed the connection between two polls.
+                status, raw = self._request(target, seconds, kept)
         except ssl.SSLError as e:
             raise self._failed("no TLS connection to PubNub", f"{e.reason or e}.") from None
         except (OSError, http.client.HTTPException) as e:
