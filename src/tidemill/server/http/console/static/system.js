@@ -19,7 +19,7 @@ const DEFINITIONS = [
   `SELECT object_id, referenced_object_id FROM mz_internal.mz_object_dependencies WHERE object_id LIKE 'u%'`,
 ];
 const LIVE = [
-  "SELECT (extract(epoch FROM now()) * 1000)::bigint AS now",
+  "SELECT mz_now() AS now",
   "SELECT id, type, last_status_change_at, status, error, details FROM mz_internal.mz_source_statuses",
   `SELECT id, 'materialized-view' AS type, last_status_change_at, status, error, details
      FROM mz_internal.mz_materialized_view_statuses`,

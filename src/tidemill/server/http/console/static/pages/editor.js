@@ -63,8 +63,8 @@ export function Editor({ text, onText, onRun, nodes, number }) {
   const earlier = history();
   return html`<div class="editor">
     <label class="hidden" for=${`sql-${number}`}>SQL</label>
-    <textarea id=${`sql-${number}`} ref=${area} rows=${lines} spellcheck="false" autocomplete="off" value=${text}
-      role="combobox" aria-expanded=${found.length > 0} aria-controls=${`names-${number}`} aria-autocomplete="list"
+    <textarea id=${`sql-${number}`} ref=${area} rows=${lines} spellcheck=${false} autocomplete="off" value=${text}
+      aria-controls=${`names-${number}`} aria-autocomplete="list"
       aria-activedescendant=${found.length ? `name-${number}-${chosen}` : undefined}
       onInput=${(e) => { onText(e.target.value); look(e.target.value, e.target.selectionStart); }}
       onKeyDown=${pressed} onBlur=${() => setTimeout(() => find([]), 150)}></textarea>

@@ -41,7 +41,7 @@ export function Sessions() {
       { name: "address", cell: (s) => s.client_address },
       { name: "state", cell: (s) => s.state },
       { name: "connected", cell: (s) => String(s.connected_at).slice(0, 19) },
-      { name: "", cell: (s) => html`<button class="quiet" onClick=${() => end("pg_cancel_backend", s.process_id)}
+      { name: "end it", cell: (s) => html`<button class="quiet" onClick=${() => end("pg_cancel_backend", s.process_id)}
           aria-label=${`Cancel the statement of session ${s.process_id}`}>Cancel</button>
         <button class="quiet" onClick=${() => end("pg_terminate_backend", s.process_id)}
           aria-label=${`End session ${s.process_id}`}>End</button>` },
