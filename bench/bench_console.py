@@ -1,4 +1,4 @@
-"""The console with 200 objects: how soon a page shows them, and what open and closed pages cost the server."""
+"""The console with 200 objects: how soon a page shows them, and what open and closed pages cost."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def _measure(server: ServerProcess, seconds: float) -> list[Figure]:
     return [
         Figure("console, 200 objects: first paint", ms(min(paints)), "<= 1 s", min(paints) <= 1),
         Figure("... the graph of all", ms(min(shown)), "", None),
-        Figure("... the server without a page", f"{without:.1%} of a core", "", None),
+        Figure("... the server without a page", of_a_core(without), "", None),
         Figure(
             "... with the overview open",
-            f"{overview:.1%} of a core",
+            of_a_core(overview),
             "<= 5% more",
             overview - without <= 0.05,
         ),
-        Figure(f"... with {WATCHED} live charts", f"{watched:.1%} of a core", "", None),
-        Figure("... after it was closed", f"{closed:.1%} of a core", "as without", None),
+        Figure(f"... with {WATCHED} live charts", of_a_core(watched), "", None),
+        Figure("... after it was closed", of_a_core(closed), "as without", None),
     ]
 
 
@@ -83,3 +83,7 @@ def _share(server: ServerProcess, seconds: float) -> float:
     before = core_seconds(server.pid)
     time.sleep(seconds)
     return (core_seconds(server.pid) - before) / seconds
+
+
+def of_a_core(share: float) -> str:
+    return f"{share:.1%} of a core"
