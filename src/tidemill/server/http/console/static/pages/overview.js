@@ -40,14 +40,15 @@ function Graph({ all, edges, path, onHover }) {
   const onPath = (from, to) => path.indexOf(from) >= 0 && path.indexOf(to) === path.indexOf(from) + 1;
   return html`<div class="scroll graph" tabindex="0" role="region" aria-label="Graph of objects">
     <svg width=${box.width || 0} height=${box.height || 0} viewBox=${`0 0 ${box.width || 1} ${box.height || 1}`}>
-      <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+      <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerUnits="userSpaceOnUse" markerWidth="8" markerHeight="8" orient="auto">
         <path d="M0 0 8 4 0 8z" class="tip" /></marker></defs>
       ${edges.map(({ from, to }) => {
         const edge = graph.edge(from, to);
         if (!edge) return null;
         const points = course(graph.node(from), edge.points, graph.node(to));
         const middle = points[Math.floor(points.length / 2)];
-        const flow = by.get(from).rate ?? by.get(to).rate;
+        // A source whose rows are in its tables has the sum of their rates.
+        const flow = by.get(from).usage ? by.get(from).rate : by.get(to).rate;
         return html`<g key=${from + to}>
           <path d=${curve(points)} class=${`edge ${onPath(from, to) ? "critical" : ""}`} marker-end="url(#tip)" />
           ${flow > 0 && html`<text x=${middle.x} y=${middle.y - 4} class="flow">${rate(flow)}</text>`}
