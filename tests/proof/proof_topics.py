@@ -1,5 +1,5 @@
-"""What Debezium wrote of tables with the columns `id` and `balance`, by the topics alone: which rows they have
-in the end, and which committed changes they lack.
+"""What Debezium wrote of tables with the columns `id` and `balance`, by the topics alone: the rows that they
+add up to, and the committed changes that they lack.
 
 A proof over a real Debezium that ends with other rows than the upstream asks it whose fault that is. Rows
 that are not those of the topics are ours; a committed change that is in no topic is Debezium's.
