@@ -27,7 +27,7 @@ from tidemill.errors import InvalidValue, Unavailable
 from tidemill.ingest.status import RunState
 from tidemill.query.multiset import SourceError, add_up, check_errors
 from tidemill.types.arrow import TIME_COLUMN, shard_schema
-from tidemill.views import difference
+from tidemill.views import difference, service
 from tidemill.views.difference import FP_PART
 from tidemill.views.machine import FP_APPENDED
 from tidemill.views.machine import FP_PART as FP_VIEW_PART
@@ -53,6 +53,8 @@ class ByHand(World):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.broken: dict[str, Exception] = {}
+        # Rows are written while a query is evaluated: it never catches up.
+        self.busy = False
         # From when on the view has which query, and where it has none.
         self.queries: list[tuple[int, str]] = []
         self.gaps: list[tuple[int, int]] = []
@@ -85,6 +87,9 @@ class ByHand(World):
         def asked(at: int) -> pa.Table:
             if item.sql in self.broken:
                 raise self.broken[item.sql]
+            if self.busy:
+                for n in range(3):
+                    self.commit({"a": Counter({(n, 4): 1})})
             return answer(at)
 
         program.answer = asked
@@ -317,6 +322,21 @@ def test_the_old_query_goes_on_until_the_new_one_is_there(world: ByHand) -> None
     assert (now.id, now.shard, now.sql, now.created) == (view.id, view.shard, "summed", view.created)
     assert len(world.queries) == 2 and world.judge() > 10
     assert views.replacements() == {}
+
+
+def test_it_is_switched_under_more_changes_than_it_can_follow(
+    world: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "JUMP_SECONDS", 0.05)
+    monkeypatch.setattr(service, "CATCH_UP_SECONDS", 0.05)
+    world.start("filtered")
+    world.settle()
+    world.busy = True
+    world.replace("joined")
+    world.until(lambda: world.view("view").replacement is None)
+    world.busy = False
+    world.settle()
+    assert [query for _, query in world.queries] == ["filtered", "joined"] and world.judge() > 10
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -54,6 +54,10 @@ STEP_THREADS = 128
 BROKEN_FAILURES = 3
 # A step waits so long for two queries to be complete at one time: usually for the next millisecond.
 MEETING_SECONDS = 0.04
+# What replaces a view is brought to the view's time change by change for so long, and then at once.
+JUMP_SECONDS = 1.0
+# It catches up with its inputs by itself for so long, or until it has: under many writes it may never.
+CATCH_UP_SECONDS = 5.0
 # Errors of replacements that were given up; each is asked for once, soon after.
 MAX_FAILURES = 1000
 
@@ -75,6 +79,8 @@ class _View(Stepped):
     # The view whose query it is to replace; and whether it has caught up, so that that view's step steps it.
     replaces: ItemId | None = None
     caught_up: bool = False
+    # When (monotonic) it got its first rows; 0 before that.
+    hydrated_at: float = 0.0
     # The last step failed, and not only for a while.
     broken: bool = False
     # Of a view that is being switched: what keeps the time of the switch until its machine does.
@@ -214,8 +220,11 @@ class Views(Stepper[_View]):
         if not each.caught_up:
             more = self._go_on(each)
             machine = each.machine
-            if more or machine is None or not machine.hydrated:
+            if machine is None or not machine.hydrated:
                 return more
+            each.hydrated_at = each.hydrated_at or time.monotonic()
+            if more and time.monotonic() - each.hydrated_at < CATCH_UP_SECONDS:
+                return True
             if (error := _error(machine)) is not None:
                 self._give_up(each, view, error)
                 return False
@@ -267,11 +276,18 @@ class Views(Stepper[_View]):
     def _brought(self, each: _View, new: _View, machine: ViewMachine, at: int) -> bool:
         """Whether what replaces the view is complete at that time, and no error. Until it is, the view waits:
         from then on it is as late as its new inputs are."""
-        until = time.monotonic() + MEETING_SECONDS
+        began = time.monotonic()
         try:
             while machine.readable <= at:
-                if not machine.step() and machine.readable <= at:
-                    if time.monotonic() > until:
+                more = machine.step()
+                if machine.readable > at:
+                    break
+                passed = time.monotonic() - began
+                if more and passed > JUMP_SECONDS:
+                    # The times before are nobody's, and are more than it can compute while more come.
+                    machine.jump(at)
+                elif not more:
+                    if passed > MEETING_SECONDS:
                         return False
                     time.sleep(MEETING_SECONDS / 20)
         except Exception as e:
