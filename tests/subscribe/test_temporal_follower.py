@@ -143,3 +143,17 @@ def test_what_waits_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     follower = TemporalFollower(Once([], 1, []), ["<"], table.slice(0, 0).drop_columns([TIME_COLUMN]))
     with pytest.raises(LimitExceeded, match="wait for their time"):
         follower.advance()
+
+
+def test_rows_without_columns_come_and_leave() -> None:
+    """Of a filter whose times alone are asked for."""
+    rows: list[Change] = [((0, 7_000, None), 1, 1), ((1, 9_500, None), 1, 2)]
+    table = table_of(rows).drop_columns(["c", "y"])
+    found = temporal.comings_and_goings(table, ["<"])
+    assert found.column_names == [TIME_COLUMN, DIFF_COLUMN]
+    assert found.to_pylist() == [
+        {TIME_COLUMN: 1, DIFF_COLUMN: 1},
+        {TIME_COLUMN: 1, DIFF_COLUMN: 2},
+        {TIME_COLUMN: 7, DIFF_COLUMN: -1},
+        {TIME_COLUMN: 10, DIFF_COLUMN: -2},
+    ]

@@ -9,6 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,8 +21,8 @@ from views_world import BAD, BAD_TEXT, DESC, QUERIES, PyProgram, Rows, World, ex
 from support.shards import memory_folder
 from tidemill import failpoints
 from tidemill.catalog.items import MaterializedView, Reference
-from tidemill.catalog.materialized_ops import EndReplacement, ReplaceQuery
-from tidemill.catalog.ops import DropOp
+from tidemill.catalog.materialized_ops import EndReplacement, ReplaceQuery, SwitchQuery
+from tidemill.catalog.ops import DropOp, Op
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import InvalidValue, Unavailable
 from tidemill.ingest.status import RunState
@@ -287,7 +288,7 @@ class ReplacingModel(RuleBasedStateMachine):
 
 TestReplacingModel = ReplacingModel.TestCase
 TestReplacingModel.settings = settings(
-    max_examples=25,
+    max_examples=12,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -332,11 +333,33 @@ def test_it_is_switched_under_more_changes_than_it_can_follow(
     world.start("filtered")
     world.settle()
     world.busy = True
-    world.replace("joined")
+    world.replace("summed")
     world.until(lambda: world.view("view").replacement is None)
     world.busy = False
     world.settle()
-    assert [query for _, query in world.queries] == ["filtered", "joined"] and world.judge() > 10
+    assert [query for _, query in world.queries] == ["filtered", "summed"] and world.judge() > 10
+
+
+def test_its_new_inputs_are_held_until_it_continues(world: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their history may be released at any moment, up to where somebody holds it."""
+    world.start("filtered")
+    world.settle()
+    transact = world.catalog.transact
+
+    def forgetting(ops: list[Op], **more: Any) -> CatalogState:
+        if isinstance(ops[0], SwitchQuery):
+            world.commit({"b": Counter({(7, 7): 1})})
+            now = world.environment.oracle.now()
+            for name in ("a", "b"):
+                shard = world.environment.open_shard(world.table(name).shard)
+                world.environment.txns.apply_until(shard.id, now)
+                shard.downgrade_since(now, record=True)
+        return transact(ops, **more)
+
+    monkeypatch.setattr(world.catalog, "transact", forgetting)
+    world.replace("joined")
+    world.settle()
+    assert world.view("view").sql == "joined" and world.judge()
 
 
 @pytest.mark.parametrize("place", PLACES)

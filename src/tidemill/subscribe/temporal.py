@@ -81,17 +81,18 @@ def comings_and_goings(updates: pa.Table, symbols: Sequence[str]) -> pa.Table:
     times = updates.column(TIME_COLUMN).to_numpy()
     diffs = updates.column(DIFF_COLUMN).to_numpy()
     width = updates.num_columns - 2 - len(symbols)
-    rows = updates.select(list(range(width)))
     first, end = validity(updates.columns[width:-2], symbols, updates.num_rows)
     first = np.maximum(first, times)
     seen = first < end
     leaving = np.flatnonzero(seen & (end < _NEVER))
     coming = np.flatnonzero(seen)
-    chosen = rows.take(pa.array(np.concatenate([coming, leaving])))
+    chosen = pa.array(np.concatenate([coming, leaving]))
+    # Not by `Table.select`: a table without columns has no rows.
+    columns = [column.take(chosen) for column in updates.columns[:width]]
     stamps = pa.array(np.concatenate([first[coming], end[leaving]]))
-    return chosen.append_column(TIME_COLUMN, stamps).append_column(
-        DIFF_COLUMN, pa.array(np.concatenate([diffs[coming], -diffs[leaving]]))
-    )
+    changes = pa.array(np.concatenate([diffs[coming], -diffs[leaving]]))
+    names = [*updates.column_names[:width], TIME_COLUMN, DIFF_COLUMN]
+    return pa.table([*columns, stamps, changes], names=names)
 
 
 class Waiting:
