@@ -35,14 +35,15 @@ NAMES = (
     "console",
 )
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
-# third some twenty minutes, the fourth is about memory alone, the last one takes ten.
+# third some twenty minutes, the fourth is about memory alone, the last ones take ten.
 SOAK = "soak"
 ROWS = "rows"
 KAFKA = "kafka"
 SUBSCRIBE = "subscribe"
 POSTGRES = "postgres"
-BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES)
-IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, CDCV2, PG)
+OBJECTS = "objects"
+BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES, OBJECTS)
+IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, OBJECTS, CDCV2, PG)
 # How long a load takes, where that can be chosen.
 IN_MINUTES = {SOAK: 30.0, POSTGRES: 1.0}
 

@@ -196,7 +196,7 @@ def test_it_is_among_the_kinds_that_a_hint_names() -> None:
         parse("CREATE CONNECTION m TO MALL BOX (HOST 'h')")
     assert (
         caught.value.hint
-        == "A connection can be made TO KAFKA, CONFLUENT SCHEMA REGISTRY, POSTGRES, AWS or MAIL BOX."
+        == "A connection can be made TO KAFKA, CONFLUENT SCHEMA REGISTRY, POSTGRES, AWS, PUBNUB or MAIL BOX."
     )
 
 

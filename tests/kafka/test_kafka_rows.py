@@ -135,7 +135,7 @@ def test_errors_tell_their_record_and_are_legible(envelope: str) -> None:
     assert (failed.value.primary, failed.value.detail) == (primary, detail)
     assert failed.value.hint == (
         "SELECT * FROM mz_internal.mz_source_errors lists what could not be read. "
-        "ON ERROR DEAD LETTER of a Kafka source, or of a table of one, puts such messages aside."
+        "ON ERROR DEAD LETTER of a Kafka or PubNub source, or of a table of one, puts such messages aside."
     )
 
 

@@ -1,6 +1,6 @@
-"""Temporal filters in the real server: random rows that come and leave within seconds, changes of them, and
-a kill -9. At every time at which something may have happened a materialized view AS OF that time is the SELECT
-of its query AS OF that time, and the fold of a SUBSCRIBE is too."""
+"""Temporal filters in the real server: random rows that come and leave within seconds, changes of them,
+and a kill -9. At every time at which something may have happened a materialized view AS OF that time is the
+SELECT of its query AS OF that time, and the fold of a SUBSCRIBE is too."""
 
 from __future__ import annotations
 

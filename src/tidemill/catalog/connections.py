@@ -29,6 +29,7 @@ KAFKA = "kafka"
 SCHEMA_REGISTRY = "confluent-schema-registry"
 POSTGRES = "postgres"
 AWS = "aws"
+PUBNUB = "pubnub"
 
 # As libpq calls them.
 POSTGRES_SSL_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")

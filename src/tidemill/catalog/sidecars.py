@@ -6,6 +6,8 @@ stream, the clock shard holds our times: it is empty, and its upper shows which 
 
 ENVELOPE DEBEZIUM has one: the greatest position of each partition, by which repetitions are known.
 
+A source whose upstream cannot be asked for a range again has an inbox: what was received from it.
+
 Sidecars are created and dropped with their relation, and only its ticks read them (`ingest.recovery`,
 `ingest.changes`). Their names and columns derive from the relation, so the catalog does not store them.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
-from tidemill.types.model import INT8, TEXT, Column, RelationDesc
+from tidemill.types.model import BOOL, INT8, TEXT, Column, RelationDesc
 
 # As the catalog names the envelopes.
 MATERIALIZE, DEBEZIUM = "materialize", "debezium"
@@ -28,6 +30,28 @@ FACTS_DESC = RelationDesc((Column("item", TEXT, nullable=False), Column("value",
 
 # No rows: what counts is how far it is complete.
 CLOCK_DESC = RelationDesc(())
+
+# What was received from PubNub, and (`state`) where the subscription stands behind an append.
+INBOX_DESC = RelationDesc(
+    (
+        Column("region", INT8),
+        Column("position", INT8),
+        Column("timetoken", INT8),
+        Column("channel", TEXT),
+        Column("subscription", TEXT),
+        Column("publisher", TEXT),
+        Column("payload", TEXT),
+        Column("quoted", BOOL),
+        Column("error", TEXT),
+        Column("state", TEXT),
+    )
+)
+# By the type of a source: its inbox.
+INBOXES: dict[str, RelationDesc] = {"pubnub": INBOX_DESC}
+
+
+def inbox_id(remap_shard: str) -> str:
+    return f"{remap_shard}-inbox"
 
 
 def stash_id(shard: str) -> str:

@@ -173,6 +173,9 @@ class CatalogState:
                     found.append(Collection(item.shard, item, item.desc))
                 case Source():
                     found.append(Collection(item.remap_shard, item, item.remap_desc, remap=True))
+                    if item.type in sidecars.INBOXES:
+                        inbox = sidecars.inbox_id(item.remap_shard)
+                        found.append(Collection(inbox, item, sidecars.INBOXES[item.type]))
                     if item.shard is not None and item.desc is not None:
                         foreign = item.timeline is not None
                         found.append(Collection(item.shard, item, item.desc, foreign=foreign))

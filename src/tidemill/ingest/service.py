@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.catalog.connections import Secrets, hangs_on, opened, transaction_source
 from tidemill.catalog.items import Connection, ItemId, Secret, Source, SourceProgress, SourceTable
 from tidemill.catalog.secrets import SecretStore
-from tidemill.catalog.sidecars import clock_id, positions_id, stash_id, tally_id
+from tidemill.catalog.sidecars import INBOXES, clock_id, inbox_id, positions_id, stash_id, tally_id
 from tidemill.catalog.source_ops import LearnSource
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
@@ -219,7 +219,12 @@ class Ingestion:
             self.ticker.when_free(slot, slot.machine.source.dropped)
 
     def _upstream(self, wanted: _Wanted) -> Upstream:
-        return open_source(opened(wanted.state, wanted.item, self._secrets), self.files_root)
+        item = wanted.item
+        upstream = open_source(opened(wanted.state, item, self._secrets), self.files_root)
+        if item.type in INBOXES:
+            inbox = self._environment.open_ingested(inbox_id(item.remap_shard))
+            upstream.attach(inbox, self._environment)
+        return upstream
 
     def _machine(self, wanted: _Wanted) -> SourceMachine:
         item, upstream = wanted.item, self._upstream(wanted)

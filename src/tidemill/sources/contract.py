@@ -19,6 +19,7 @@ import pyarrow as pa
 from tidemill.catalog.sidecars import MATERIALIZE
 from tidemill.cdcv2.messages import Progress
 from tidemill.errors import TidemillError
+from tidemill.persist.shard import Shard
 from tidemill.sources.offsets import Offsets, PartitionKey
 from tidemill.types.model import UINT8, Column, RelationDesc
 
@@ -201,6 +202,14 @@ class SourceBatch:
     stated: tuple[Stated, ...] = ()
 
 
+class Jobs(Protocol):
+    """Who names the writers of parts (`persist.environment`)."""
+
+    def begin_job(self) -> str: ...
+
+    def end_job(self, job: str) -> None: ...
+
+
 class SourceReader(Protocol):
     """The half that is sent to the tasks: small, picklable, without open connections. Connections are opened
     in the task, and may be kept in the worker's module for the next tick."""
@@ -274,6 +283,10 @@ class UpstreamSource(ABC):
 
     # What the gauge counts, in the plural.
     counts: str = "records"
+
+    def attach(self, inbox: Shard, jobs: Jobs) -> None:  # noqa: B027 - most upstreams can be asked again
+        """Called first, for kinds with an inbox (`catalog.sidecars.INBOXES`): what is received is made
+        durable there before a position is reported that covers it."""
 
     @abstractmethod
     def frontier(self, now: int) -> Offsets:

@@ -16,7 +16,7 @@ from tidemill.catalog import connections
 from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.sources import Rows, Spec
 from tidemill.sources import definition
-from tidemill.types.model import TEXT, SqlType, array
+from tidemill.types.model import INT8, TEXT, SqlType, array
 
 if TYPE_CHECKING:
     from tidemill.engine.relations.system import Situation
@@ -48,6 +48,17 @@ def _s3_source(found: Mapping[str, Any]) -> Values:
     return found["connection"], found["bucket"], found["matching"], found["compression"]
 
 
+def _pubnub_connection(options: Mapping[str, Any]) -> Values:
+    key = options.get("subscribe_key")
+    return options.get("endpoint"), key if isinstance(key, str) else None
+
+
+def _pubnub_source(found: Mapping[str, Any]) -> Values:
+    # The older syntax has the key in place of a connection.
+    connection = found["connection"] if isinstance(found["connection"], str) else None
+    return connection, found["channels"], found["groups"], found["history_seconds"]
+
+
 CONNECTION_DETAILS: dict[str, KindDetails] = {
     connections.KAFKA: (
         "mz_kafka_connections",
@@ -58,6 +69,11 @@ CONNECTION_DETAILS: dict[str, KindDetails] = {
         "mz_aws_connections",
         columns_of("endpoint text, region text, access_key_id text"),
         _aws_connection,
+    ),
+    connections.PUBNUB: (
+        "mz_pubnub_connections",
+        columns_of("endpoint text, subscribe_key text"),
+        _pubnub_connection,
     ),
 }
 SOURCE_DETAILS: dict[str, KindDetails] = {
@@ -75,6 +91,16 @@ SOURCE_DETAILS: dict[str, KindDetails] = {
         "mz_s3_sources",
         columns_of("connection_id text, bucket text, matching text, compression text"),
         _s3_source,
+    ),
+    definition.PUBNUB: (
+        "mz_pubnub_sources",
+        [
+            ("connection_id", TEXT),
+            ("channels", array(TEXT)),
+            ("channel_groups", array(TEXT)),
+            ("history_seconds", INT8),
+        ],
+        _pubnub_source,
     ),
 }
 

@@ -2,7 +2,8 @@
 
 An object is read only while it has the ETag that it was bound with. New objects are found by listing: page by
 page in turn, a part with each call, and with each call what lies behind the last name, where writers that
-name by date add.
+name by date add. With a queue of notifications, the objects that it names are looked at with each call, and
+everything is listed only now and then.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from obstore import exceptions
 from obstore.store import S3Store
 
 from tidemill.cdcv2.wording import sentence
-from tidemill.sources.contract import UpstreamError
+from tidemill.sources.contract import Forgotten, UpstreamError
+from tidemill.sources.objects.notifications import NotificationQueue
 from tidemill.sources.objects.store import Listing, ObjectStat, Store, gone
 
 CALLED = "object"
@@ -28,6 +30,8 @@ REQUEST_TIMEOUT, CONNECT_TIMEOUT = "30s", "5s"
 RETRY_SECONDS = 5
 # Objects of one answer to a list request, the most that S3 gives.
 _PAGE = 1000
+# With a queue of notifications, a turn over all objects begins so long after the last one.
+SCAN_SECONDS = 600.0
 # Stores that a worker keeps open.
 _MAX_OPENED = 64
 
@@ -156,11 +160,20 @@ class BucketStore(Store):
 
 
 class BucketListing(Listing):
-    def __init__(self, store: BucketStore, prefix: str, wanted: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        store: BucketStore,
+        prefix: str,
+        wanted: Callable[[str], bool],
+        queue: NotificationQueue | None = None,
+    ) -> None:
         super().__init__()
         self._store = store
         self._prefix = prefix
         self._wanted = wanted
+        self._queue = queue
+        # When the last turn ended.
+        self._turned = float("-inf")
         # The pages of the present turn, and the objects that it has seen.
         self._pages: Iterator[Any] | None = None
         self._seen: set[str] = set()
@@ -170,6 +183,10 @@ class BucketListing(Listing):
         deadline = time.monotonic() + seconds
         news: dict[str, ObjectStat | None] = {}
         try:
+            if self._queue is not None and self.complete:
+                self._hear(self._queue, seconds, news)
+                if self._pages is None and time.monotonic() - self._turned < SCAN_SECONDS:
+                    return news
             if self._pages is None:
                 self._pages, self._seen = self._list(None), set()
             for page in self._pages:
@@ -182,8 +199,9 @@ class BucketListing(Listing):
                     del self.found[key]
                     news[key] = None
                 self.complete = True
+                self._turned = time.monotonic()
                 return news
-            if self.complete:
+            if self.complete and self._queue is None:
                 # Others wait for their turn, those behind the last name do not.
                 for page in self._list(self._last):
                     self._note_page(page, news)
@@ -194,6 +212,28 @@ class BucketListing(Listing):
                 self.found.pop(key, None)
             raise failure(e, self._store.bucket) from e
         return news
+
+    def _hear(self, queue: NotificationQueue, seconds: float, news: dict[str, ObjectStat | None]) -> None:
+        """Look at what the queue names. Where that fails, everything is listed at once."""
+        turned, self._turned = self._turned, float("-inf")
+        try:
+            for key in queue.take(seconds):
+                if not (key.startswith(self._prefix) and self._wanted(key)):
+                    continue
+                try:
+                    stat = self._store.stat(key)
+                except Forgotten:
+                    # It is gone again.
+                    continue
+                self._seen.add(key)
+                if self.note(key, stat):
+                    news[key] = stat
+        except UpstreamError:
+            for key in news:
+                # They are told again.
+                self.found.pop(key, None)
+            raise
+        self._turned = turned
 
     def _list(self, behind: str | None) -> Iterator[Any]:
         store = open_bucket(self._store.bucket, self._store.options)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidemill.decode.contract import legible
 from tidemill.sources.objects.bucket import CALLED, BucketListing, BucketStore, frozen
+from tidemill.sources.objects.notifications import NotificationQueue
 from tidemill.sources.objects.patterns import folder_of, is_shown, pattern
 from tidemill.sources.objects.source import ObjectSource
 from tidemill.sources.objects.store import ObjectStat, Stamp, changed
@@ -16,7 +17,9 @@ class BucketSource(ObjectSource):
     def __init__(self, definition: Mapping[str, Any]) -> None:
         bucket = str(definition["bucket"])
         store = BucketStore(bucket, frozen(definition["connection"]))
-        listing = listing_of(store, definition.get("matching"))
+        queue: str | None = definition.get("queue")
+        told = None if queue is None else NotificationQueue(queue, bucket, dict(store.options))
+        listing = listing_of(store, definition.get("matching"), told)
         super().__init__(definition, store, listing, f'bucket "{legible(bucket)}"')
 
     def _end(self, key: str, stat: ObjectStat, bound: int, stamp: Stamp | None) -> int:
@@ -33,9 +36,12 @@ def _told(stat: ObjectStat, stamp: Stamp) -> tuple[tuple[str, int], tuple[str, i
     return (stamp.print, stamp.size), (stat.tag, stat.size)
 
 
-def listing_of(store: BucketStore, glob: str | None) -> BucketListing:
+def listing_of(store: BucketStore, glob: str | None, queue: NotificationQueue | None = None) -> BucketListing:
     wanted = None if glob is None else pattern(glob)
     prefix = "" if glob is None else folder_of(glob)
     return BucketListing(
-        store, prefix, lambda key: is_shown(key) and (wanted is None or wanted.fullmatch(key) is not None)
+        store,
+        prefix,
+        lambda key: is_shown(key) and (wanted is None or wanted.fullmatch(key) is not None),
+        queue,
     )

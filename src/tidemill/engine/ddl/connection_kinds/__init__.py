@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from tidemill.catalog.connections import AWS, KAFKA, POSTGRES, SCHEMA_REGISTRY
+from tidemill.catalog.connections import AWS, KAFKA, POSTGRES, PUBNUB, SCHEMA_REGISTRY
 from tidemill.engine.ddl.connection_kinds.aws import AWS_CONNECTION
 from tidemill.engine.ddl.connection_kinds.kafka import KAFKA_CONNECTION
 from tidemill.engine.ddl.connection_kinds.kind import ConnectionKind
 from tidemill.engine.ddl.connection_kinds.postgres import POSTGRES_CONNECTION
+from tidemill.engine.ddl.connection_kinds.pubnub import PUBNUB_CONNECTION
 from tidemill.engine.ddl.connection_kinds.schema_registry import REGISTRY_CONNECTION
 
 __all__ = ["CONNECTION_KINDS", "ConnectionKind"]
@@ -20,4 +21,5 @@ CONNECTION_KINDS: dict[str, ConnectionKind] = {
     SCHEMA_REGISTRY: REGISTRY_CONNECTION,
     POSTGRES: POSTGRES_CONNECTION,
     AWS: AWS_CONNECTION,
+    PUBNUB: PUBNUB_CONNECTION,
 }

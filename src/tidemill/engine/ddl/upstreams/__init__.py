@@ -22,9 +22,10 @@ from tidemill.engine.ddl.upstreams.postgres import (
     describe_postgres_added,
     describe_postgres_table,
 )
+from tidemill.engine.ddl.upstreams.pubnub import describe_pubnub, describe_pubnub_table
 from tidemill.engine.ddl.upstreams.s3 import describe_s3, describe_s3_table
 from tidemill.errors import TidemillError
-from tidemill.sources.definition import FILES, KAFKA, POSTGRES
+from tidemill.sources.definition import FILES, KAFKA, POSTGRES, PUBNUB
 from tidemill.sources.definition import S3 as S3_KIND
 from tidemill.sources.offsets import Offsets
 from tidemill.sql import ast
@@ -32,6 +33,7 @@ from tidemill.sql.parser.upstreams.files import Files
 from tidemill.sql.parser.upstreams.kafka import Kafka
 from tidemill.sql.parser.upstreams.load_generator import LoadGenerator
 from tidemill.sql.parser.upstreams.postgres import Postgres
+from tidemill.sql.parser.upstreams.pubnub import PubNub
 from tidemill.sql.parser.upstreams.s3 import S3
 
 __all__ = [
@@ -52,12 +54,14 @@ UPSTREAMS: dict[type[ast.Upstream], Callable[[ast.CreateSource, Any, DescribeCon
     Files: describe_files,
     Postgres: describe_postgres,
     S3: describe_s3,
+    PubNub: describe_pubnub,
 }
 TABLES: dict[str, Callable[[Source, ast.CreateTableFromSource, DescribeContext], DescribedOutput]] = {
     KAFKA: describe_kafka_table,
     POSTGRES: describe_postgres_table,
     FILES: describe_folder_table,
     S3_KIND: describe_s3_table,
+    PUBNUB: describe_pubnub_table,
 }
 # By the type of a source: the planner of ALTER SOURCE ... ADD SUBSOURCE.
 ADDED: dict[

@@ -22,6 +22,7 @@ from tidemill.sources.definition import S3 as KIND
 from tidemill.sources.objects.bucket import BucketStore, frozen
 from tidemill.sources.objects.bucket_source import listing_of
 from tidemill.sources.objects.layout import GAUGE
+from tidemill.sources.objects.notifications import NotificationQueue
 from tidemill.sql import ast
 from tidemill.sql.parser.upstreams.s3 import S3
 
@@ -43,6 +44,8 @@ def describe_s3(statement: ast.CreateSource, s3: S3, context: DescribeContext) -
     store = BucketStore(s3.bucket, frozen(context.reached(connection)))
     if statement.validate:
         asking(lambda: _first(store, s3.matching, seconds=0.0))
+        if s3.queue is not None:
+            asking(NotificationQueue(s3.queue, s3.bucket, dict(store.options)).check)
     specs: list[dict[str, Any]] = []
     outputs: list[OutputDefinition] = []
     if not statement.messages.silent:
@@ -54,6 +57,7 @@ def describe_s3(statement: ast.CreateSource, s3: S3, context: DescribeContext) -
         "connection": connection.id,
         "bucket": s3.bucket,
         **chosen,
+        **({} if s3.queue is None else {"queue": s3.queue}),
         "outputs": specs,
         "started": context.started,
     }

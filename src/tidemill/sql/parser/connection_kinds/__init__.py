@@ -10,6 +10,7 @@ from tidemill.errors import Internal
 from tidemill.sql.parser.connection_kinds.aws import AWS
 from tidemill.sql.parser.connection_kinds.kafka import KAFKA
 from tidemill.sql.parser.connection_kinds.postgres import POSTGRES
+from tidemill.sql.parser.connection_kinds.pubnub import PUBNUB
 from tidemill.sql.parser.connection_kinds.schema_registry import SCHEMA_REGISTRY
 from tidemill.sql.parser.connection_kinds.syntax import ConnectionSyntax
 from tidemill.sql.parser.cursor import TokenCursor
@@ -21,6 +22,7 @@ CONNECTION_KINDS: dict[tuple[str, ...], ConnectionSyntax] = {
     ("confluent", "schema", "registry"): SCHEMA_REGISTRY,
     ("postgres",): POSTGRES,
     ("aws",): AWS,
+    ("pubnub",): PUBNUB,
 }
 # Planned kinds.
 _NOT_YET = (

@@ -15,6 +15,7 @@ from tidemill.sql.parser.upstreams.files import parse_files
 from tidemill.sql.parser.upstreams.kafka import parse_kafka
 from tidemill.sql.parser.upstreams.load_generator import parse_load_generator
 from tidemill.sql.parser.upstreams.postgres import parse_postgres
+from tidemill.sql.parser.upstreams.pubnub import parse_pubnub
 from tidemill.sql.parser.upstreams.s3 import parse_s3
 
 # The words after FROM, and the parser of the rest.
@@ -24,13 +25,13 @@ UPSTREAMS: dict[tuple[str, ...], Callable[[TokenCursor], Upstream]] = {
     ("files",): parse_files,
     ("postgres",): parse_postgres,
     ("s3",): parse_s3,
+    ("pubnub",): parse_pubnub,
 }
 # Planned kinds.
 _NOT_YET = (
     ("mysql",),
     ("sql", "server"),
     ("kinesis",),
-    ("pubnub",),
     ("file",),
     ("webhook",),
     ("cdc",),

@@ -15,17 +15,20 @@ _WRITE = "Write FROM S3 CONNECTION name (DISCOVER OBJECTS MATCHING '**/*.csv' US
 
 @dataclass(frozen=True, slots=True)
 class S3(Upstream):
-    """FROM S3 CONNECTION c (DISCOVER OBJECTS [MATCHING 'glob'] USING BUCKET SCAN 'b') [COMPRESSION c]."""
+    """FROM S3 CONNECTION c (DISCOVER OBJECTS [MATCHING 'glob'] USING BUCKET SCAN 'b'
+    [, SQS NOTIFICATIONS 'q']) [COMPRESSION c]."""
 
     connection: Name
     bucket: str
     matching: str | None = None
     compression: str | None = None  # upper case
+    queue: str | None = None
     offset: int = offset_field()
 
     def to_sql(self) -> str:
         found = f"DISCOVER OBJECTS{chosen_sql(self.matching, None)}"
-        scan = f"({found} USING BUCKET SCAN {quote_literal(self.bucket)})"
+        queue = "" if self.queue is None else f", SQS NOTIFICATIONS {quote_literal(self.queue)}"
+        scan = f"({found} USING BUCKET SCAN {quote_literal(self.bucket)}{queue})"
         return f"S3 CONNECTION {self.connection} {scan}{chosen_sql(None, self.compression)}"
 
     def through(self, connection: Name) -> S3:
@@ -41,20 +44,22 @@ def parse_s3(cursor: TokenCursor) -> S3:
     cursor.expect("discover", "objects", hint=_WRITE)
     glob = matching(cursor)
     cursor.expect("using", hint=_WRITE)
-    _refuse_queue(cursor)
-    cursor.expect("bucket", "scan", hint=_WRITE)
-    bucket = cursor.string(_WRITE)
-    if cursor.accept_symbol(","):
-        _refuse_queue(cursor)
-        if cursor.peek_words("bucket", "scan"):
-            raise cursor.unsupported("more than one BUCKET SCAN", hint="Create a source for each bucket.")
-        raise cursor.error(_WRITE)
-    cursor.expect_symbol(")", _WRITE)
-    return S3(connection, bucket, glob, compression(cursor), offset)
-
-
-def _refuse_queue(cursor: TokenCursor) -> None:
-    if cursor.peek_words("sqs", "notifications"):
+    bucket = queue = None
+    while True:
+        if cursor.peek_words("sqs", "notifications") and queue is None:
+            cursor.expect("sqs", "notifications")
+            queue = cursor.string(_WRITE)
+        else:
+            if bucket is not None and cursor.peek_words("bucket", "scan"):
+                raise cursor.unsupported("more than one BUCKET SCAN", hint="Create a source for each bucket.")
+            cursor.expect("bucket", "scan", hint=_WRITE)
+            bucket = cursor.string(_WRITE)
+        if not cursor.accept_symbol(","):
+            break
+    if bucket is None:
         raise cursor.unsupported(
-            "SQS NOTIFICATIONS", hint="Leave them out: BUCKET SCAN finds new objects by itself."
+            "SQS NOTIFICATIONS without BUCKET SCAN",
+            hint="Notifications can be lost: write USING BUCKET SCAN 'bucket', SQS NOTIFICATIONS 'queue'.",
         )
+    cursor.expect_symbol(")", _WRITE)
+    return S3(connection, bucket, glob, compression(cursor), queue, offset)
