@@ -14,12 +14,23 @@ from tidemill.errors import TidemillError
 from tidemill.sources.contract import Definition, UpstreamError, UpstreamSource, unreadable_definition
 from tidemill.sources.generators.definition import LOAD_GENERATOR, open_generator
 
-__all__ = ["FILES", "KAFKA", "LOAD_GENERATOR", "POSTGRES", "S3", "SOURCES", "Definition", "open_source"]
+__all__ = [
+    "FILES",
+    "KAFKA",
+    "KINESIS",
+    "LOAD_GENERATOR",
+    "POSTGRES",
+    "S3",
+    "SOURCES",
+    "Definition",
+    "open_source",
+]
 
 KAFKA = "kafka"
 FILES = "files"
 POSTGRES = "postgres"
 S3 = "s3"
+KINESIS = "kinesis"
 
 
 # Imports are in the functions: a process without such a source need not load its client and all decoders.
@@ -55,6 +66,12 @@ def _open_s3(definition: Mapping[str, Any], files_root: str) -> UpstreamSource:
     return BucketSource(definition)
 
 
+def _open_kinesis(definition: Mapping[str, Any], files_root: str) -> UpstreamSource:
+    from tidemill.sources.kinesis.source import KinesisSource
+
+    return KinesisSource(definition)
+
+
 # By the `kind` of a definition, and with `files_root`, the folder below which files may be read.
 SOURCES: dict[str, Callable[[Mapping[str, Any], str], UpstreamSource]] = {
     LOAD_GENERATOR: open_generator,
@@ -62,6 +79,7 @@ SOURCES: dict[str, Callable[[Mapping[str, Any], str], UpstreamSource]] = {
     FILES: _open_files,
     POSTGRES: _open_postgres,
     S3: _open_s3,
+    KINESIS: _open_kinesis,
 }
 
 

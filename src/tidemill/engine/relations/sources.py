@@ -43,12 +43,14 @@ class FrontierRow:
 
 @dataclass(frozen=True, slots=True)
 class BindingRow:
-    """At `time` the records of `partition` (None: the source has none) before number `value` are included."""
+    """At `time` the records of `partition` (None: the source has none) before number `value` are included.
+    `position` is what the progress relation shows instead of the number, if it does."""
 
     source_id: str
     time: int
     partition: str | None
     value: int
+    position: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +287,7 @@ SOURCE_SPECS: list[Spec] = [
     (
         "mz_internal",
         "mz_source_bindings",
-        columns_of("source_id text, mz_timestamp mz_timestamp, partition text, value uint8"),
+        columns_of("source_id text, mz_timestamp mz_timestamp, partition text, value uint8, position text"),
         _bindings,
     ),
     (

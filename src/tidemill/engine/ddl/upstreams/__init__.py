@@ -15,6 +15,7 @@ from tidemill.engine.ddl.upstreams.described import DescribeContext, Described, 
 from tidemill.engine.ddl.upstreams.files import describe_files
 from tidemill.engine.ddl.upstreams.folders import describe_folder_table
 from tidemill.engine.ddl.upstreams.kafka import describe_kafka, describe_kafka_table
+from tidemill.engine.ddl.upstreams.kinesis import describe_kinesis, describe_kinesis_table
 from tidemill.engine.ddl.upstreams.load_generator import describe_load_generator
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput
 from tidemill.engine.ddl.upstreams.postgres import (
@@ -24,12 +25,13 @@ from tidemill.engine.ddl.upstreams.postgres import (
 )
 from tidemill.engine.ddl.upstreams.s3 import describe_s3, describe_s3_table
 from tidemill.errors import TidemillError
-from tidemill.sources.definition import FILES, KAFKA, POSTGRES
+from tidemill.sources.definition import FILES, KAFKA, KINESIS, POSTGRES
 from tidemill.sources.definition import S3 as S3_KIND
 from tidemill.sources.offsets import Offsets
 from tidemill.sql import ast
 from tidemill.sql.parser.upstreams.files import Files
 from tidemill.sql.parser.upstreams.kafka import Kafka
+from tidemill.sql.parser.upstreams.kinesis import Kinesis
 from tidemill.sql.parser.upstreams.load_generator import LoadGenerator
 from tidemill.sql.parser.upstreams.postgres import Postgres
 from tidemill.sql.parser.upstreams.s3 import S3
@@ -52,12 +54,14 @@ UPSTREAMS: dict[type[ast.Upstream], Callable[[ast.CreateSource, Any, DescribeCon
     Files: describe_files,
     Postgres: describe_postgres,
     S3: describe_s3,
+    Kinesis: describe_kinesis,
 }
 TABLES: dict[str, Callable[[Source, ast.CreateTableFromSource, DescribeContext], DescribedOutput]] = {
     KAFKA: describe_kafka_table,
     POSTGRES: describe_postgres_table,
     FILES: describe_folder_table,
     S3_KIND: describe_s3_table,
+    KINESIS: describe_kinesis_table,
 }
 # By the type of a source: the planner of ALTER SOURCE ... ADD SUBSOURCE.
 ADDED: dict[
