@@ -20,8 +20,9 @@ from tidemill.types.model import Kind
 
 def progress_at(shard: Shard, source: UpstreamSource, as_of: int, readable: int) -> pa.Table:
     """One row per partition with the number of its next record at `as_of` (or its stamp, if that is what the
-    gauge shows), and that time as the hidden column `mz_timestamp`: of the partitions that the source was made with, and of those that were bound
-    since. `readable` is up to where the bindings are known to be complete."""
+    gauge shows), and that time as the hidden column `mz_timestamp`: of the partitions that the source was
+    made with, and of those that were bound since. `readable` is up to where the bindings are known to be
+    complete."""
     gauge = source.gauge
     with shard.snapshot(as_of, readable=readable) as snapshot:
         tables = [snapshot.read_part(part) for part in snapshot.parts]

@@ -1,9 +1,9 @@
 """Client of Kinesis: signed requests of the service's JSON protocol, over connections that are kept.
 
-Called by the receiver and by statements on the driver, and by readers in the tasks. It needs five requests, so
-it signs them itself (Signature Version 4): botocore would be 25 MB, most of it descriptions of other services,
-and makes a Python object of each record. `tests/sources/test_kinesis_client.py` compares the signatures with
-botocore's. The credentials of the server process are never used.
+Called by the receiver and by statements on the driver, and by readers in the tasks. It needs four requests,
+so it signs them itself (Signature Version 4): botocore would be 25 MB, most of it descriptions of other
+services, and makes Python objects of each record. `tests/sources/test_kinesis_client.py` compares the
+signatures with botocore's. The credentials of the server process are never used.
 """
 
 from __future__ import annotations

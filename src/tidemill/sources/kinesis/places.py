@@ -21,6 +21,9 @@ class Place:
     after: str | None = None
 
 
+START = Place()
+
+
 class Places:
     """The known places of all shards."""
 
@@ -43,7 +46,7 @@ class Places:
         known = self._known.get(shard, {})
         counts = sorted(known)
         at = bisect.bisect_right(counts, count)
-        return Place(counts[at - 1], known[counts[at - 1]]) if at else Place()
+        return Place(counts[at - 1], known[counts[at - 1]]) if at else START
 
     def forget(self, frontier: Offsets) -> None:
         """All before it, but the last ones."""

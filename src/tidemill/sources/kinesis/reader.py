@@ -25,7 +25,7 @@ from tidemill.sources.kafka.outputs import Opened, open_outputs
 from tidemill.sources.kinesis.answers import ARRIVED, DATA, KEY, MAX_RECORDS, SEQUENCE, last_sequence, parse
 from tidemill.sources.kinesis.client import KinesisClient, Options, open_client
 from tidemill.sources.kinesis.failures import Expired, NoStream, Throttled, not_as_bound
-from tidemill.sources.kinesis.places import Place
+from tidemill.sources.kinesis.places import START, Place
 from tidemill.sources.kinesis.spool import read_file
 from tidemill.types.kernels import pc
 
@@ -58,7 +58,7 @@ class KinesisPiece(SourcePiece):
     """`from_` is a known place before the range; `last` the number of its last record, if that is known;
     `files` those of the spool that have it, with the number of their first record."""
 
-    from_: Place = Place()
+    from_: Place = START
     last: str | None = None
     files: tuple[tuple[str, int], ...] = ()
 

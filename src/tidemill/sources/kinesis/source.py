@@ -40,6 +40,8 @@ LIST_SECONDS = 10.0
 NOTE_MS = 3_600_000
 READ_UNTIL = "read_until"
 
+_NOT_THERE = "Create it, and it is read; or drop the source, if STREAM or the connection is wrong."
+
 
 class KinesisSource(UpstreamSource):
     """Raises KeyError, TypeError or ValueError for an invalid definition."""
@@ -122,9 +124,7 @@ class KinesisSource(UpstreamSource):
             listed = list_shards(open_client(self._options), self._stream)
         except NoStream as e:
             if self._told == Offsets():
-                e.hint = (
-                    "Create it, and it is read; or drop the source, if STREAM or the connection is wrong."
-                )
+                e.hint = _NOT_THERE
                 raise
             raise deleted(self._stream, str(self._told)) from e
         received = receiver.shards()
