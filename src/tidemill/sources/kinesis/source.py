@@ -95,7 +95,12 @@ class KinesisSource(UpstreamSource):
         if reached != self._told or time.monotonic() - self._listed_at > LIST_SECONDS or self._drained():
             # Afterwards: what was received is of this stream.
             self._list(receiver)
-        receiver.check()
+        try:
+            receiver.check()
+        except NoStream:
+            # It was deleted, or a shard was removed: the list tells.
+            self._list(receiver)
+            raise
         shard = receiver.refused()
         self.waits = None if shard is None else f'reads of shard "{shard}" are refused: it is read too often'
         self._told = reached
