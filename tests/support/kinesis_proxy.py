@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -41,7 +41,7 @@ class KinesisProxy:
                 self.end_headers()
                 self.wfile.write(answer)
 
-            def log_message(self, *args: Any) -> None:
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the base calls it
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -75,7 +75,7 @@ class KinesisProxy:
         return json.dumps(request).encode()
 
     @contextmanager
-    def serving(self) -> Iterator[KinesisProxy]:
+    def serving(self) -> Generator[KinesisProxy]:
         thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         thread.start()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tidemill.errors import SyntaxError_
 from tidemill.sql.ast.base import Name, offset_field
 from tidemill.sql.ast.sources import Upstream
 from tidemill.sql.names import quote_literal
@@ -57,7 +58,7 @@ def parse_kinesis(cursor: TokenCursor) -> Kinesis:
             break
         cursor.expect_symbol(",", "Between options stands a comma, and behind the last a parenthesis.")
     if stream is None:
-        raise cursor.error(f"A Kinesis source needs the option STREAM. {_WRITE}")
+        raise SyntaxError_("a Kinesis source needs the option STREAM", hint=_WRITE, position=offset + 1)
     return Kinesis(connection, stream, start, offset)
 
 
