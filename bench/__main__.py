@@ -34,13 +34,14 @@ NAMES = (
     "client",
 )
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
-# third some twenty minutes, the fourth is about memory alone, the last one takes ten.
+# third some twenty minutes, the fourth is about memory alone, the fifth takes ten, the last one needs Node.
 SOAK = "soak"
 ROWS = "rows"
 KAFKA = "kafka"
 SUBSCRIBE = "subscribe"
 POSTGRES = "postgres"
-BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES)
+KINESIS = "kinesis"
+BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES, KINESIS)
 IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, CDCV2, PG)
 # How long a load takes, where that can be chosen.
 IN_MINUTES = {SOAK: 30.0, POSTGRES: 1.0}

@@ -27,6 +27,8 @@ _SHA256 = "7f450e244b3c609b640b22ab005c9fdeaeb6e49d72403a3b6ebd9c3270b32cb5"
 DOWNLOAD_SECONDS = 300.0
 START_SECONDS = 120.0
 CHANGE_SECONDS = 60.0
+# Of all streams together, also closed ones.
+MAX_SHARDS = 1000
 # How often it writes what it has to its file.
 PERSIST_SECONDS = 0.5
 # How long it pretends that creating, deleting and dividing takes.
@@ -99,6 +101,7 @@ class KinesisLocal(LocalProgram):
             "KINESIS_MOCK_TLS_PORT": str(self._tls_port),
             "KINESIS_MOCK_CERT_PATH": str(program / "server.json"),
             "LOG_LEVEL": "ERROR",
+            "SHARD_LIMIT": str(MAX_SHARDS),
             "SHOULD_PERSIST_DATA": str(self._persist).lower(),
             "PERSIST_PATH": str(self.folder),
             "PERSIST_INTERVAL": f"{int(1000 * PERSIST_SECONDS)}ms",

@@ -161,7 +161,7 @@ def _progresses(s: Situation) -> Rows:
 
 
 def _bindings(s: Situation) -> Rows:
-    return [(b.source_id, b.time, b.partition, b.value) for b in s.sources.bindings()]
+    return [(b.source_id, b.time, b.partition, b.value, b.position) for b in s.sources.bindings()]
 
 
 def _with_tables(catalog: CatalogState, source_id: str) -> Iterator[Source | SourceTable]:

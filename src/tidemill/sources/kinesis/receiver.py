@@ -161,7 +161,11 @@ class Receiver:
                 for shard in list(self._shards.values()):
                     if self._is_due(shard, moment):
                         shard.busy = True
-                        self._pool.submit(self._read, shard)
+                        try:
+                            self._pool.submit(self._read, shard)
+                        except RuntimeError:
+                            # The interpreter ends.
+                            return
                 self._changed.wait(LOOK_SECONDS)
 
     def _is_due(self, shard: ShardState, moment: float) -> bool:
@@ -170,10 +174,11 @@ class Receiver:
         parents = [self._shards[parent] for parent in shard.info.parents if parent in self._shards]
         if not all(parent.drained for parent in parents):
             return False
-        if shard.read_until is None and shard.place.count == 0:
+        if parents and shard.place.count == 0:
             # What came before belongs to the parents.
             known = [parent.read_until for parent in parents if parent.read_until is not None]
-            shard.read_until = min(known) if known and len(known) == len(parents) else None
+            if len(known) == len(parents):
+                shard.read_until = max(shard.read_until or 0, min(known))
         return True
 
     def _read(self, shard: ShardState) -> None:

@@ -74,6 +74,7 @@ class KinesisSource(UpstreamSource):
         # Who comes from whom, also of shards that are gone.
         self._parents: dict[str, tuple[str, ...]] = {}
         self._told = Offsets()
+        self._waits_for_end = 0.0
 
     def recall(self, bound: Offsets, marks: Mapping[str, str]) -> None:
         self._bound = {str(shard): Place(count, marks.get(str(shard))) for shard, count in bound.items()}
@@ -86,10 +87,8 @@ class KinesisSource(UpstreamSource):
 
     def frontier(self, now: int) -> Offsets:
         receiver = self._opened()
-        if not self.complete and receiver.wait_caught_up(FIRST_SECONDS):
-            # Their children may be new.
-            self._list(receiver)
-            self.complete = receiver.wait_caught_up(FIRST_SECONDS)
+        if not self.complete:
+            self._look_for_the_end(receiver)
         places = receiver.places()
         reached = Offsets({**self._told.as_dict(), **{s: p.count for s, p in places.items()}})
         if reached != self._told or time.monotonic() - self._listed_at > LIST_SECONDS or self._drained():
@@ -107,13 +106,21 @@ class KinesisSource(UpstreamSource):
         self._note(receiver, reached)
         return reached
 
+    def _look_for_the_end(self, receiver: Receiver) -> None:
+        """Whether everything that is there was received. The first call waits for it a little."""
+        seconds, self._waits_for_end = self._waits_for_end, 0.0
+        if receiver.wait_caught_up(seconds):
+            # Their children may be new.
+            self._list(receiver)
+            self.complete = receiver.wait_caught_up(seconds)
+
     def _opened(self) -> Receiver:
         if self._receiver is not None:
             return self._receiver
         spool = self._spool or Spool()
         self._spool = spool
         receiver = Receiver(open_client(self._options), self._stream, self._start, spool)
-        self.complete = False
+        self.complete, self._waits_for_end = False, FIRST_SECONDS
         try:
             self._list(receiver)
         except BaseException:

@@ -19,7 +19,7 @@ from tidemill.sources.kinesis.answers import ARRIVED, SEQUENCE, last_sequence
 from tidemill.sources.offsets import Offsets
 
 # Above, the receiver stops reading until something is durable.
-MAX_BYTES = 1 << 30
+MAX_BYTES = 512 << 20
 
 _PREFIX = "tidemill-kinesis-"
 
