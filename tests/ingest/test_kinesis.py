@@ -22,7 +22,9 @@ from tidemill.ingest.service import Ingestion
 from tidemill.ingest.storage import CollectionType, SourceDescription, Storage, StorageCollectionId
 from tidemill.persist.environment import Environment
 from tidemill.reclock.progress import all_bindings, progress_at
-from tidemill.reclock.remap import FP_BEFORE_BIND, FP_BOUND, FP_PUT
+from tidemill.reclock.remap import FP_BEFORE_BIND, FP_BOUND, FP_PUT, Remap
+from tidemill.sources.kinesis.layout import GAUGE
+from tidemill.sources.offsets import Offsets
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN
 
 WAIT_SECONDS = 120.0
@@ -245,3 +247,30 @@ def test_resharding_while_it_is_read(house: Callable[..., House], kinesis: Kines
     kinesis.put(stream, records)
     ledger += records
     found.settle(fold(ledger, UPSERT))
+
+
+LARGEST = 2**186 - 1
+
+
+def test_bindings_hold_the_largest_numbers(tmp_path: Path) -> None:
+    """Also after a compaction, and for readers at any time."""
+    environment = Environment.open(str(tmp_path / "data"))
+    try:
+        shard = environment.create_shard("remap", GAUGE.remap_desc)
+        remap = Remap(shard, GAUGE, Offsets())
+        ends = [Offsets({"a": 3}), Offsets({"a": 5, "b": 1}), Offsets({"a": 9, "b": 1})]
+        stamps = [{"a": LARGEST - 2}, {"a": LARGEST - 1, "b": 5}, {"a": LARGEST}]
+        for n, (end, numbers) in enumerate(zip(ends, stamps, strict=True)):
+            remap.bind(1000 * (n + 1), end, f"job{n}", {p: str(number) for p, number in numbers.items()})
+        places = {"a": [(3, str(LARGEST - 2)), (5, str(LARGEST - 1)), (9, str(LARGEST))], "b": [(1, "5")]}
+        assert remap.places() == places
+        found = all_bindings(shard, GAUGE)
+        assert [(count, number) for _, partition, count, number in found if partition == "a"] == places["a"]
+        again = Remap(shard, GAUGE, Offsets())
+        assert again.frontier == ends[-1] and again.stamps == {"a": str(LARGEST), "b": "5"}
+        remap.allow_compaction(2000)
+        later = Remap(shard, GAUGE, Offsets())
+        assert later.places()["a"][-1] == (9, str(LARGEST)) and later.frontier == ends[-1]
+        assert len(str(LARGEST)) == 56
+    finally:
+        environment.close()

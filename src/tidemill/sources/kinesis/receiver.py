@@ -18,8 +18,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kinesis.answers import MAX_RECORDS, SEQUENCE, Answer, last_sequence, parse
 from tidemill.sources.kinesis.client import KinesisClient
@@ -266,7 +264,6 @@ class Receiver:
                     f'shard "{shard.info.id}" of stream "{self._stream}" went back',
                     detail=f"Sequence number {first} came behind {place.after}.",
                 )
-            records = _compact(records)
             self._spool.add(shard.info.id, place.count, records)
             place = Place(place.count + records.num_rows, last_sequence(records))
         with self._changed:
@@ -310,11 +307,6 @@ class Receiver:
 def _refused(error: UpstreamError) -> UpstreamError:
     error.transient = True
     return error
-
-
-def _compact(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Without what a slice has left out."""
-    return records if records.column(0).offset == 0 else pa.concat_batches([records])
 
 
 def _now() -> int:

@@ -64,6 +64,8 @@ class KinesisSource(UpstreamSource):
         # That was received, and up to when everything that arrived was; to be noted once it is bound.
         self._candidate: tuple[Offsets, int] | None = None
         self._bound: dict[str, Place] = {}
+        # Shards that the upstream has removed, which were read to their ends.
+        self._gone: set[str] = set()
         # What certainly is bound.
         self._sure = Offsets()
         self._places = Places()
@@ -145,8 +147,9 @@ class KinesisSource(UpstreamSource):
             place = self._bound.get(name, Place()) if state is None else state.place
             if place.after is not None and is_behind(info.starts, place.after):
                 raise made_anew(self._stream, name, place.after, info.starts)
-        for name in {*received, *self._bound} - listed.keys():
+        for name in {*received, *self._bound} - listed.keys() - self._gone:
             self._check_gone(receiver, name, listed)
+            self._gone.add(name)
         self._parents |= {name: info.parents for name, info in listed.items()}
         for name, info in listed.items():
             receiver.add(info, self._bound.get(name, Place()), self._noted)
