@@ -8,8 +8,9 @@ export PYTHON
 # whatever starts Spark, a server process, an object store, Kafka or Kinesis.
 FULL := not chaos
 FAST := not chaos and not spark and not server and not s3 and not kafka and not kinesis
-# `make test` as four runs beside each other: what shares one Spark session, one object store and one Kinesis; what shares one broker;
-# what starts servers of its own; and what needs none of those, which gets no second try.
+# `make test` as five runs beside each other: what shares one server; what starts servers of its own; what shares one
+# broker; what shares one Spark session, one object store and one Kinesis; and what needs none of those, which gets no
+# second try.
 SHARING := spark or s3 or kinesis
 PYTEST_ARGS ?=
 LOCKED := pyproject.toml tools/setup.sh
@@ -34,7 +35,8 @@ demo: .venv/.stamp-run ## a server and a live auction house in the terminal; Ctr
 	@$(BIN)/tidemill demo
 
 test: .venv/.stamp-dev ## lint and all tests but the long ones
-	tools/test.sh "$(FULL) and server and not ($(SHARING) or kafka)" "$(FULL) and kafka" "$(FULL) and ($(SHARING)) and not kafka" \
+	tools/test.sh "$(FULL) and server and not (shared or $(SHARING) or kafka)" "$(FULL) and shared and not ($(SHARING) or kafka)" \
+	  "$(FULL) and kafka" "$(FULL) and ($(SHARING)) and not kafka" \
 	  --once "$(FAST)" -- $(PYTEST_ARGS)
 
 test-fast: .venv/.stamp-dev ## tests without Spark, servers, brokers and object stores: six minutes

@@ -32,6 +32,7 @@ NAMES = (
     CDCV2,
     "decode",
     "client",
+    "console",
 )
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
 # third some twenty minutes, the fourth is about memory alone, the fifth takes ten, the last one needs Node.

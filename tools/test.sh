@@ -3,7 +3,7 @@
 #   test.sh EXPRESSION... [--once EXPRESSION...] [-- pytest's arguments]
 # First the linters, and beside them the archive of classes with which Spark's many starts take half the time.
 # Each expression of markers is one run. Tests often wait for the processes that they started, so that two cores are
-# enough for four runs. The output of the first run is shown at once, that of the others when all are done. The status
+# enough for five runs. The output of the first run is shown at once, that of the others when all are done. The status
 # is 0 when all passed.
 #
 # A test over real brokers, browsers and servers may fail because the machine was too busy: if few fail, they get a second

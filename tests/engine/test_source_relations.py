@@ -23,6 +23,7 @@ from tidemill.engine.relations.sources import (
     ErrorsRow,
     FrontierRow,
     HydrationRow,
+    PartitionRow,
     SourcesView,
     StatisticsRow,
     StatusRow,
@@ -38,6 +39,7 @@ from tidemill.engine.relations.system import (
 from tidemill.engine.session.portals import Portals
 from tidemill.engine.session.variables import VariableRow
 from tidemill.ingest.live_errors import NO_ERRORS, LiveError, LiveErrors
+from tidemill.persist.shard import Shard
 from tidemill.sources.message_errors import BAD_MESSAGES_HINT
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import INT8, UINT8, Column, RelationDesc, for_spark
@@ -73,6 +75,9 @@ class Told:
             ErrorsRow("u5", "dropped", LiveErrors(1, (first,))),
         ]
 
+    def partitions(self) -> Sequence[PartitionRow]:
+        return [PartitionRow("u3", "7", 2**64 - 1, 9), PartitionRow("u5", None, None, 0)]
+
     def hydration(self) -> Sequence[HydrationRow]:
         return [HydrationRow("u3", True), HydrationRow("u5", False)]
 
@@ -102,6 +107,9 @@ class NoSources:
     def statistics(self) -> Sequence[StatisticsRow]:
         return ()
 
+    def partitions(self) -> Sequence[PartitionRow]:
+        return ()
+
     def hydration(self) -> Sequence[HydrationRow]:
         return ()
 
@@ -122,6 +130,9 @@ class Now:
         return []
 
     def sinks(self) -> Sequence[SinkRow]:
+        return []
+
+    def shards(self) -> Sequence[Shard]:
         return []
 
     def frontiers(self) -> Sequence[FrontierRow]:
@@ -227,6 +238,10 @@ def test_what_is_told() -> None:
     assert [tuple(r.values()) for r in rows("mz_source_bindings")] == [
         ("u3", 1000, None, 5, None),
         ("u3", 2000, "7", 2**64 - 1, None),
+    ]
+    assert [tuple(r.values()) for r in rows("mz_source_partitions")] == [
+        ("u3", "7", 2**64 - 1, 9),
+        ("u5", None, None, 0),
     ]
     statuses = [tuple(r.values()) for r in rows("mz_source_statuses")]
     well = json.loads(statuses[0][-1])

@@ -265,7 +265,10 @@ def connected(server: ServerProcess, database: str) -> Generator[psycopg.Connect
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Before -m looks at the markers: who uses a server is marked so."""
+    """Before -m looks at the markers: who uses a server is marked so, and who uses the one of the run."""
     for item in items:
-        if {"server", "start_server"} & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & {"server", "start_server"}:
             item.add_marker(pytest.mark.server)
+        if "server" in fixtures:
+            item.add_marker(pytest.mark.shared)

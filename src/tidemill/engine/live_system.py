@@ -28,6 +28,7 @@ def situation(engine: TidemillEngine, session: EngineSession, catalog: CatalogSt
         frontiers=lambda: _frontiers(engine, catalog),
         views=lambda: view_rows(engine.views),
         sinks=lambda: sink_rows(engine.sinks, engine.environment.oracle.now()),
+        shards=engine.environment.open_shards,
         variables=session.variables.rows,
         prepared=session.statements.table,
         portals=lambda: session.portals,

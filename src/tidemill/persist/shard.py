@@ -81,6 +81,8 @@ class Shard:
         # The latest requested since, and the one in force: equal except for holds. Never before the log's.
         self._wanted = self._granted = committer.state.since
         self._maintenance = Maintenance(self, committer, self._holds, checkpoint)
+        # Updates that this handle has appended: a figure of the system relations.
+        self.appended = 0
 
     @classmethod
     def create(
@@ -249,6 +251,7 @@ class Shard:
             )
 
         self._committer.commit(propose)
+        self.appended += sum(part.rows for part in adds)
 
     def fence(self, epoch: int, upper: int = 0, *, new: bool = False) -> None:
         """Take the shard for `epoch`, and move its upper to at least `upper` (the earlier lease). From then

@@ -12,6 +12,7 @@ from tidemill.engine.relations.sources import (
     ErrorsRow,
     FrontierRow,
     HydrationRow,
+    PartitionRow,
     StatisticsRow,
     StatusRow,
 )
@@ -106,6 +107,16 @@ class LiveSources:
                     rehydration_ms=s.rehydration_ms,
                 )
             )
+        return rows
+
+    def partitions(self) -> Sequence[PartitionRow]:
+        rows: list[PartitionRow] = []
+        for source_id, machine in self._machines():
+            done, known = machine.ingested.as_dict(), machine.upstream
+            for partition in done.keys() | (known.as_dict().keys() if known else set()):
+                name = None if partition is None else str(partition)
+                there = None if known is None else known[partition]
+                rows.append(PartitionRow(source_id, name, there, done.get(partition, 0)))
         return rows
 
     def hydration(self) -> Sequence[HydrationRow]:

@@ -100,6 +100,17 @@ class StatisticsRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """A partition (None: the source has none): the upstream has records before number `known` (None: it was
+    not asked yet), and those before `committed` are in the collections."""
+
+    source_id: str
+    partition: str | None
+    known: int | None
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
 class HydrationRow:
     """Whether a source has caught up once since this server runs, and can be read."""
 
@@ -119,6 +130,8 @@ class SourcesView(Protocol):
         ...
 
     def statistics(self) -> Sequence[StatisticsRow]: ...
+
+    def partitions(self) -> Sequence[PartitionRow]: ...
 
     def hydration(self) -> Sequence[HydrationRow]: ...
 
@@ -310,6 +323,13 @@ SOURCE_SPECS: list[Spec] = [
     ),
     ("mz_internal", "mz_hydration_statuses", columns_of("object_id text, hydrated bool"), _hydration),
 ]
+
+PARTITIONS_SPEC: Spec = (
+    "mz_internal",
+    "mz_source_partitions",
+    columns_of("source_id text, partition text, offset_known uint8, offset_committed uint8"),
+    lambda s: [(r.source_id, r.partition, r.known, r.committed) for r in s.sources.partitions()],
+)
 
 SOURCE_ERRORS_SPEC: Spec = (
     "mz_internal",

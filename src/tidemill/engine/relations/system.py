@@ -46,9 +46,10 @@ from tidemill.engine.relations.pg.session_objects import OWN_SESSION_SPECS, Prep
 from tidemill.engine.relations.pg.settings import SETTINGS_SPEC
 from tidemill.engine.relations.pg.zones import ZONES_SPEC
 from tidemill.engine.relations.roles import ROLE_SPECS
-from tidemill.engine.relations.shards import SHARDS_SPEC
+from tidemill.engine.relations.shards import SHARDS_SPEC, USAGE_SPEC
 from tidemill.engine.relations.sinks import SINK_SPECS, SinkRow
 from tidemill.engine.relations.sources import (
+    PARTITIONS_SPEC,
     SOURCE_ERRORS_SPEC,
     SOURCE_SPECS,
     FrontierRow,
@@ -58,6 +59,7 @@ from tidemill.engine.relations.sources import (
 )
 from tidemill.engine.relations.subscriptions import SUBSCRIPTION_SPECS, SubscriptionRow
 from tidemill.engine.session.variables import SYSTEM_PARAMETERS, VariableRow
+from tidemill.persist.shard import Shard
 from tidemill.types.arrow import storage_schema
 from tidemill.types.model import (
     Column,
@@ -103,6 +105,8 @@ class Situation:
     # The states of the materialized views.
     views: Callable[[], Sequence[ViewRow]]
     sinks: Callable[[], Sequence[SinkRow]]
+    # Those that are open in this process.
+    shards: Callable[[], Sequence[Shard]]
     # Of the current session.
     variables: Callable[[], Iterable[VariableRow]]
     prepared: Callable[[], Sequence[PreparedRow]]
@@ -313,6 +317,8 @@ _SPECS: list[Spec] = [
     *INFO_EMPTY_SPECS,
     SOURCE_ERRORS_SPEC,
     SHARDS_SPEC,
+    USAGE_SPEC,
+    PARTITIONS_SPEC,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {

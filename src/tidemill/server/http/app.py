@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -24,6 +24,7 @@ from tidemill.engine.api import Engine
 from tidemill.errors import LimitExceeded, TidemillError
 from tidemill.server.auth import TRUSTING, Gate
 from tidemill.server.http.auth import LoginMiddleware, caller
+from tidemill.server.http.console.files import ConsoleFiles
 from tidemill.server.http.conversation import WebSocketConversation
 from tidemill.server.http.forms import error_json
 from tidemill.server.http.guard import Guard
@@ -31,7 +32,6 @@ from tidemill.server.http.limits import BODY_SECONDS, MAX_BODY_BYTES, SHUTDOWN_S
 from tidemill.server.http.live import HEADERS, LiveQuery
 from tidemill.server.http.live_request import parse_live
 from tidemill.server.http.metrics import REQUESTS
-from tidemill.server.http.page import page
 from tidemill.server.http.request import BadRequest, parse_body
 from tidemill.server.http.run import Held, RequestRun
 from tidemill.server.http.streams import Streams
@@ -48,10 +48,10 @@ class Api:
     """The endpoints and what they share."""
 
     def __init__(self, engine: Engine, sql: Address | None = None, gate: Gate = TRUSTING) -> None:
-        """`sql` is the address of the SQL port, shown on the page `/`; `gate` authenticates clients."""
+        """`sql` is the address of the SQL port, which the console shows; `gate` authenticates clients."""
         self.gate = gate
+        self.console = ConsoleFiles(sql)
         self._engine = engine
-        self._page = page(sql)
         self._held = Held()
         self._process_ids = itertools.count(FIRST_PROCESS_ID)
         # Requests whose statements run now, so that a shutdown can cancel them.
@@ -121,11 +121,6 @@ class Api:
         # Collecting walks every metric of the process: off the loop, for there may be many.
         text = await asyncio.to_thread(generate_latest, REGISTRY)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-    async def page(self, _request: Request) -> Response:
-        return HTMLResponse(
-            self._page, headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-        )
 
 
 async def _body(request: Request) -> bytes:
@@ -241,7 +236,8 @@ async def _gone(_request: Request, _error: Exception) -> Response:
 def build_app(api: Api, hosts: Iterable[str] = ()) -> Starlette:
     """The whole application around `api`."""
     routes = [
-        Route("/", api.page, methods=["GET"]),
+        Route("/", api.console.page, methods=["GET"]),
+        Route("/console/{path:path}", api.console.file, methods=["GET"]),
         Route("/api/sql", api.sql, methods=["POST"]),
         Route("/api/subscribe", api.subscribe, methods=["GET"]),
         WebSocketRoute("/api/experimental/sql", api.websocket),

@@ -1,0 +1,4 @@
+// Runs before the first paint: the theme that was chosen, else the system's.
+document.documentElement.dataset.theme =
+  localStorage.getItem("tidemill.theme") ||
+  (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
