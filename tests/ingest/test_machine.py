@@ -15,6 +15,7 @@ from support.shards import memory_folder
 from tidemill import failpoints
 from tidemill.errors import TidemillError
 from tidemill.ingest import machine as machine_module
+from tidemill.ingest.machine import SourceMachine
 from tidemill.ingest.unit import UnitFailure
 from tidemill.persist import environment as environment_module
 from tidemill.persist.blob import Blobs, open_blobs
@@ -201,7 +202,7 @@ def test_a_table_that_cannot_begin_where_its_source_does_has_that_as_its_error(h
     facts = house.machine.instead(unit, failure)
     assert facts is not None
     house.machine.commit(unit, facts)
-    assert house.machine.pending == []
+    assert house.machine.pending == ()
     with shard.snapshot(created) as snapshot:
         (row,) = snapshot.read().to_pylist()
     assert row["mz_error"] == (
@@ -236,6 +237,68 @@ def test_nothing_more_is_bound_at_the_first_time_of_a_later_table(house: House) 
     while house.tick(created + 1) or house.tick(created + 250):
         pass
     assert [row for row, _, _ in house.updates(1)] == [(f"0/{n}",) for n in range(0, 50, 10)]
+
+
+def test_what_is_readable_while_a_binding_is_made(house: House) -> None:
+    """Another thread asks. The binding is made just after it saw that nothing was pending."""
+    assert not house.tick(now(house))
+    house.source.produce(p0=1)
+    at = house.machine.promised + 100
+
+    class Bound(SourceMachine):
+        @property
+        def promised(self) -> int:
+            if not self.pending and not binding:
+                binding.append(True)
+                assert self.bind(at) is not None
+            return self.__dict__["promised"]
+
+        @promised.setter
+        def promised(self, to: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+            self.__dict__["promised"] = to
+
+    binding: list[bool] = []
+    house.machine.__class__ = Bound
+    readable = house.machine.readable
+    assert binding
+    assert readable <= house.machine.pending[0].binding.time
+
+
+def test_what_is_complete_while_a_commit_ends(house: House) -> None:
+    """Another thread asks for a table with two bindings to get, of which it has the first: that one ceases to
+    be pending just after the other thread saw it."""
+
+    class Asked(str):
+        """A shard's id. The work is done when it is looked for there."""
+
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            asked.append(True)
+            if len(asked) == 2:
+                assert house.tick(at)
+            return super().__hash__()
+
+    asked: list[bool] = []
+    _, tenths = house.machine.feeds
+    house.machine.set_feeds([])
+    house.source.produce(p0=5)
+    assert house.tick(now(house))
+    created = house.machine.promised
+    shard = house.environment.create_shard("later", tenths.shard.desc, since=created)
+    house.source.produce(p0=15)
+    at = created + 1000
+    assert house.tick(at)
+    house.machine.set_feeds([machine_module.TableFeed(1, shard, created)])
+    # The new table reads all of it again.
+    house.source.kept = Offsets()
+    first, second = house.machine.pending
+    assert house.machine.complete("later") == first.binding.time
+    failpoints.arm("tick.between_commits=error")
+    with pytest.raises(failpoints.FailpointError):
+        house.tick(at)
+    assert house.machine.complete(Asked("later")) == second.binding.time
+    assert house.machine.pending == (second,)
 
 
 def test_tables_that_go_before_they_were_ever_readable(tmp_path: Path) -> None:

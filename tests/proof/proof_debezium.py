@@ -47,20 +47,29 @@ class DebeziumProof(ABC):
     def trouble(self, which: str) -> None:
         """Kill one of them at work; the work goes on."""
         self.work()
+        self.kill(which)
+        self.work()
+        self.start(which)
+        self.work()
+
+    def kill(self, which: str) -> None:
         match which:
             case "connect":
                 self.debezium.kill()
-                self.work()
-                self.debezium.start()
             case "server":
                 self.server.kill9()
-                self.work()
+            case _:
+                # Connect then restarts its tasks as well, as after a kill of its own.
+                self.kafka.kill()
+
+    def start(self, which: str) -> None:
+        match which:
+            case "connect":
+                self.debezium.start()
+            case "server":
                 self.server.start(wait_ready=True)
             case _:
-                self.kafka.kill()
-                self.work()
                 self.kafka.start()
-        self.work()
 
     def ask(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.server.sql_dsn, autocommit=True)

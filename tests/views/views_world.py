@@ -156,6 +156,9 @@ class PyProgram:
         table = stamped(rows, at)
         return [shard.write_part(table.slice(i, 1), job=job) for i in range(table.num_rows)]
 
+    def due(self, from_: int) -> Sequence[Follower]:
+        return []
+
     def follow(self, from_: int, before: Callable[[], pa.Table]) -> Follower:
         self.followed.append(from_)
         followers = [CollectionFollower(i.shard, NAMES, from_, i.complete) for i in self.inputs]

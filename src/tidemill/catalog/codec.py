@@ -74,6 +74,7 @@ _KIND_OF = {item: kind for kind, item in KINDS.items()}
 # Fields that are not written while they have their default.
 OMITTED: dict[type, frozenset[str]] = {
     Table: frozenset({"unsettled_from"}),
+    MaterializedView: frozenset({"replacement", "switched"}),
     Source: frozenset({"depends_on", "timeline", "cuts_shard"}),
     SourceTable: frozenset({"definition", "sql", "connections", "dead_letters_of"}),
     SqlType: frozenset({"length", "precision", "scale", "element", "fields"}),

@@ -104,6 +104,37 @@ class View(Unowned):
 
 
 @dataclass(frozen=True, slots=True)
+class Replacement:
+    """A query that a materialized view is to have instead of its own. Its result is computed in a shard of
+    its own beside the view, which keeps its query until both are at one time (`views.replacing`)."""
+
+    # Of the computation, never of an item; no two replacements have the same.
+    id: ItemId
+    sql: str
+    references: tuple[Reference, ...]
+    shard: str
+    # As for a view.
+    created: int
+    # None: the view's own stays.
+    retain_history_ms: int | None = None
+
+    @property
+    def depends_on(self) -> tuple[ItemId, ...]:
+        return tuple(dict.fromkeys(r.id for r in self.references))
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """When a materialized view got its query: it holds the old one's result before `at`."""
+
+    # The replacement whose query it is.
+    by: ItemId
+    at: int
+    # Where the old query could not be evaluated: the view holds an error from here to `at`.
+    gap_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MaterializedView(Unowned):
     """A query whose result is stored, at every time, in its own shard."""
 
@@ -116,9 +147,20 @@ class MaterializedView(Unowned):
     shard: str
     # The time at which its shard begins: its first since and upper. It can be read when upper has passed it.
     created: int
+    # With those of a replacement that is computed.
     depends_on: tuple[ItemId, ...]
     references: tuple[Reference, ...] = ()
     retain_history_ms: int | None = None
+    # Until the view's shard has its result, at the time of `switched` then.
+    replacement: Replacement | None = None
+    # The last one; None: the view has the query that it was created with.
+    switched: Switch | None = None
+
+    @property
+    def switching(self) -> bool:
+        """The query is the new one, and the view's shard may not have its result yet."""
+        found, switched = self.replacement, self.switched
+        return found is not None and switched is not None and switched.by == found.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tidemill.catalog import comment_ops, connection_ops, materialized_ops, role_ops, sink_ops, source_ops
-from tidemill.catalog.columns import check_columns
+from tidemill.catalog.columns import check_columns, check_replaced
 from tidemill.catalog.comment_ops import SetComment
 from tidemill.catalog.connection_ops import (
     AlterConnectionOp,
@@ -38,7 +38,13 @@ from tidemill.catalog.items import (
     is_system,
     kind_name,
 )
-from tidemill.catalog.materialized_ops import CreateMaterializedViewOp, SetViewHistory
+from tidemill.catalog.materialized_ops import (
+    CreateMaterializedViewOp,
+    EndReplacement,
+    ReplaceQuery,
+    SetViewHistory,
+    SwitchQuery,
+)
 from tidemill.catalog.names import check_identifier
 from tidemill.catalog.role_ops import (
     AlterRoleOp,
@@ -188,6 +194,9 @@ Op: TypeAlias = (
     | SetNotNullOp
     | SetRetainHistoryOp
     | SetViewHistory
+    | ReplaceQuery
+    | SwitchQuery
+    | EndReplacement
     | SetSourceHistory
     | SetSourceInterval
     | GiveUpTransactionOp
@@ -239,7 +248,13 @@ class _Draft:
                 self.create_table(op)
             case CreateViewOp():
                 self.create_view(op)
-            case CreateMaterializedViewOp() | SetViewHistory():
+            case (
+                CreateMaterializedViewOp()
+                | SetViewHistory()
+                | ReplaceQuery()
+                | SwitchQuery()
+                | EndReplacement()
+            ):
                 materialized_ops.apply(self, op)
             case CreateRoleOp() | AlterRoleOp() | DropRoleOp() | SetMember() | SetOwner() | SetPrivileges():
                 role_ops.apply(self, op)
@@ -332,13 +347,7 @@ class _Draft:
         self.put(View(item_id, op.name, op.schema, op.sql, op.desc, depends_on, op.references))
 
     def check_replaces(self, old: View, op: CreateViewOp, depends_on: tuple[ItemId, ...]) -> None:
-        if op.desc.columns[: len(old.desc.columns)] != old.desc.columns:
-            raise InvalidValue(
-                "cannot drop, rename or retype columns of a view by replacing it",
-                detail="The old columns must stay as they are; new ones may follow.",
-                hint="DROP the view and create it anew.",
-                sqlstate="42P16",
-            )
+        check_replaced(old.desc, op.desc)
         dependants = self.state.drop_order(old.id)
         kept = next((i for i in dependants if isinstance(i, MaterializedView)), None)
         if kept is not None:

@@ -184,6 +184,8 @@ class CatalogState:
                     found += _sidecars(item, item.shard, item.desc)
                 case MaterializedView():
                     found.append(Collection(item.shard, item, item.desc))
+                    if item.replacement is not None:
+                        found.append(Collection(item.replacement.shard, item, item.desc))
                 case _:
                     pass
         return found

@@ -370,7 +370,8 @@ class Catalog:
 
 
 def _dropped(old: CatalogState, new: CatalogState) -> list[Collection]:
-    return [c for c in old.collections() if c.item.id not in new.items and not is_system(c.item.id)]
+    kept = {c.shard for c in new.collections()}
+    return [c for c in old.collections() if c.shard not in kept and not is_system(c.item.id)]
 
 
 def _dropped_body(shard_id: str) -> str:

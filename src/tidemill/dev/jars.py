@@ -74,8 +74,9 @@ CONNECT = Bundle(
         _LOGGING,
     ),
 )
+# Before 3.7 a restart of its task loses transactions (docs/sources/debezium.md).
 DEBEZIUM_POSTGRES = Bundle(
-    "debezium-postgres", ("io.debezium:debezium-connector-postgres:3.6.2.Final",), classifier="plugin"
+    "debezium-postgres", ("io.debezium:debezium-connector-postgres:3.7.0.Final",), classifier="plugin"
 )
 DEBEZIUM_MARIADB = Bundle(
     "debezium-mariadb", ("io.debezium:debezium-connector-mariadb:3.5.0.Final",), classifier="plugin"

@@ -184,8 +184,9 @@ class SourceMachine:
         # Bindings that were committed since the source was last told what is durable, in order: an output
         # without rows may lack them.
         self._committed: deque[Binding] = deque()
-        # Bindings that are not yet in every shard, in order. More than one only after a crash.
-        self.pending: list[SourceWork] = []
+        # Bindings that are not yet in every shard, in order. More than one only after a crash, or if a table
+        # was added. Never changed in place: other threads read it while one steps.
+        self.pending: tuple[SourceWork, ...] = ()
         # No binding is below it. The first binding is after the creation time, to which since moves.
         self.promised = max(remap.upper, timing.created + 1)
         # The upstream's position at the last query, and the position that must be reached before the source
@@ -231,10 +232,10 @@ class SourceMachine:
     def _original(self) -> list[TableFeed]:
         return [f for f in self.feeds if f.created == self.timing.created]
 
-    def _not_done(self, feeds: Sequence[TableFeed]) -> list[SourceWork]:
+    def _not_done(self, feeds: Sequence[TableFeed]) -> tuple[SourceWork, ...]:
         """The bindings whose data is missing in a shard."""
         if not feeds:
-            return []
+            return ()
         least = min(self._complete.values())
         bindings = self.remap.bindings(least)
         work: list[SourceWork] = []
@@ -252,16 +253,23 @@ class SourceMachine:
             shards = every - late
             if shards:
                 work.append(SourceWork(binding, shards))
-        return sorted(work, key=lambda w: w.binding.time)
+        return tuple(sorted(work, key=lambda w: w.binding.time))
 
-    # -- queries by other components
+    # -- queries by other components, from other threads than the one that steps
 
     @property
     def readable(self) -> int:
         """All outputs are complete before this time; 0 before the source has first caught up."""
         if not self.hydrated:
             return 0
-        return self.pending[0].binding.time if self.pending else self.promised
+        promised, pending = self._bounds()
+        return pending[0].binding.time if pending else promised
+
+    def _bounds(self) -> tuple[int, tuple[SourceWork, ...]]:
+        """What is promised, and then what is pending: a binding that is made in between is seen, or is not
+        below the promise. In the other order it could be neither."""
+        promised = self.promised
+        return promised, self.pending
 
     def complete(self, shard_id: str) -> int:
         """Like `readable`, for one output, identified by the shard of its rows. Outputs that were created
@@ -271,15 +279,17 @@ class SourceMachine:
             return 0
         if feed.stream is not None and feed.line is not None:
             return feed.stream.complete
+        promised, pending = self._bounds()
         # It may have been removed meanwhile.
         done = self._complete.get(shard_id, 0)
-        times = (work.binding.time for work in self.pending if shard_id in work.shards)
-        return next((time for time in times if done <= time), self.promised)
+        times = (work.binding.time for work in pending if shard_id in work.shards)
+        return next((time for time in times if done <= time), promised)
 
     @property
     def ingested(self) -> Offsets:
         """The number of records in the collections."""
-        return self.pending[0].binding.lower if self.pending else self.remap.frontier
+        frontier, pending = self.remap.frontier, self.pending
+        return pending[0].binding.lower if pending else frontier
 
     @property
     def behind(self) -> int | None:
@@ -379,7 +389,7 @@ class SourceMachine:
         finally:
             self._home.end_job(job)
         work = SourceWork(binding, frozenset(f.shard.id for f in self.feeds))
-        self.pending.append(work)
+        self.pending = (*self.pending, work)
         return work
 
     def _bind_shared(self, shared: SharedBindings, now: int, at: int) -> SourceWork | None:
@@ -549,7 +559,8 @@ class SourceMachine:
             raise
         finally:
             self._home.end_job(unit.job)
-        self._committed.append(self.pending.pop(0).binding)
+        self._committed.append(work.binding)
+        self.pending = self.pending[1:]
         self._tell_durable()
         self._marks = None
         self._begin(self.feeds)

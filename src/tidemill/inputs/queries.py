@@ -8,7 +8,7 @@ subtracted: always right, at the cost of the whole query.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -101,17 +101,23 @@ def follow_query(
     before: Callable[[], pa.Table] | None = None,
     *,
     system: Callable[[], SystemRows] | None = None,
+    due: Sequence[Follower] | None = None,
 ) -> Follower:
     """The changes of the query's result at and after `from_`. `before` returns its result at `from_ - 1`, if
-    the caller has it, and is called only if the query needs it; without it the result is computed. Raises
+    the caller has it, and is called only if the query needs it; without it the result is computed. `due`: the
+    query is followed as a whole, at the times of these followers too, which are closed with it. Raises
     InvalidAsOf if the inputs' changes are no longer available."""
     inputs = QueryInputs.of(catalog, bound)
 
     def evaluate(at: int) -> pa.Table:
         return answer_at(runtime, catalog, bound, at, system=system)
 
+    if due is None and bound.uses_mz_now and not inputs.system:
+        from tidemill.inputs.temporal import follow_temporal
+
+        return follow_temporal(runtime, catalog, bound, from_, before)
     followers = [] if inputs.system else _open(runtime.collections, inputs, from_)
-    if followers and followed_whole(catalog, bound) is None:
+    if followers and due is None and followed_whole(catalog, bound) is None:
         by_id = dict(zip((item.id for item in inputs.items), followers, strict=True))
         named = {placeholder: by_id[relation] for placeholder, relation in bound.inputs.items()}
         return LinearFollower(runtime.evaluations, bound.columns, linearity(bound).branches, named, from_)
@@ -125,7 +131,7 @@ def follow_query(
     now = runtime.oracle.read_ts
     if inputs.system:
         return PolledFollower(now, evaluate, from_, first, POLL_MS)
-    return QueryFollower(followers, evaluate, from_, first, lambda: now() + 1, holds)
+    return QueryFollower([*followers, *(due or ())], evaluate, from_, first, lambda: now() + 1, holds)
 
 
 def followed_whole(catalog: CatalogState, bound: BoundQuery) -> str | None:

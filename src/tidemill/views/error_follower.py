@@ -17,22 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import TidemillError
+from tidemill.inputs.data_errors import is_of_data
 from tidemill.persist.listen import Listen
-from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.multiset import SourceError, add_up
+from tidemill.subscribe.follower import Follower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.views.program import ProgramInput, ViewQuery
 
 T = TypeVar("T")
-
-# SQLSTATE classes of errors about values: a cardinality violation, a data exception. All others (no memory,
-# no Spark, a limit) are temporary and not a property of the data.
-_OF_DATA = ("21", "22")
-
-
-def is_of_data(error: TidemillError) -> bool:
-    """Whether the query has no answer, and will never have one at that time."""
-    return error.sqlstate[:2] in _OF_DATA and not isinstance(error, InvalidAsOf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +51,13 @@ class CarefulFollower:
         # Future times at which an input changed; a heap. All before `_until` are known.
         self._times: list[int] = []
         self._until = from_
+        # Of a query that changes by itself; None while their query has an error too, and until an input
+        # changes.
+        self._due: list[Follower] | None = []
         try:
             for each in program.inputs:
                 self._inputs.append(_Times(each, from_))
+            self._due = self._open_due(from_)
         except BaseException:
             self.close()
             raise
@@ -69,13 +65,10 @@ class CarefulFollower:
     def advance(self) -> Span | None:
         """The changes up to the next time at which an input changed, or up to where they are complete; None
         if nothing more is. Raises errors that are not of the data; the caller may retry then."""
-        known = set(self._times)
         for each in self._inputs:
-            for at in each.advance():
-                if at not in known:
-                    known.add(at)
-                    heapq.heappush(self._times, at)
+            self._note(each.advance())
         until = min(i.frontier for i in self._inputs) if self._inputs else self._program.now()
+        until = min([until, *self._advance_due()])
         self._until = until
         while self._times and self._times[0] < until:
             at = self._times[0]
@@ -87,6 +80,37 @@ class CarefulFollower:
             return None
         self.frontier = until
         return Span(stamped(self.rows.slice(0, 0), until - 1), until)
+
+    def _note(self, times: Sequence[int]) -> None:
+        known = set(self._times)
+        for at in times:
+            if at not in known:
+                heapq.heappush(self._times, at)
+
+    def _open_due(self, from_: int) -> list[Follower] | None:
+        try:
+            return list(self._program.due(from_))
+        except TidemillError as e:
+            if not is_of_data(e):
+                raise
+            return None
+
+    def _advance_due(self) -> list[int]:
+        """Up to where the times at which the result changes by itself are known."""
+        try:
+            for each in self._due or ():
+                while (changes := each.advance()) is not None and not changes.idle:
+                    self._note(np.unique(changes.updates.column(TIME_COLUMN).to_numpy()).tolist())
+        except TidemillError as e:
+            if not is_of_data(e):
+                raise
+            self._close_due()
+            self._due = None
+        return [each.frontier for each in self._due or ()]
+
+    def _close_due(self) -> None:
+        for each in self._due or ():
+            each.close()
 
     @property
     def behind(self) -> bool:
@@ -111,12 +135,15 @@ class CarefulFollower:
             self.error = error
             self.settled = False
         self.frontier = at + 1
+        if self._due is None:
+            self._due = self._open_due(self.frontier)
         return Span(stamped(updates, at), at + 1, tuple(errors))
 
     def close(self) -> None:
         """Idempotent."""
         for each in self._inputs:
             each.close()
+        self._close_due()
 
 
 def answered(answer: Callable[[int], T], at: int) -> tuple[T | None, str | None]:

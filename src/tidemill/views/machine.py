@@ -24,6 +24,7 @@ from tidemill import failpoints
 from tidemill.catalog.items import MaterializedView
 from tidemill.catalog.retention import follow
 from tidemill.errors import DataCorrupted, TidemillError
+from tidemill.inputs.data_errors import is_of_data
 from tidemill.inputs.view_failures import error_since
 from tidemill.persist.holds import Hold
 from tidemill.persist.part import Part
@@ -37,7 +38,7 @@ from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_s
 from tidemill.types.identity import canonical_table, consolidate
 from tidemill.types.kernels import pc
 from tidemill.types.names import physical_names
-from tidemill.views.error_follower import CarefulFollower, Span, answered, is_of_data, stamped
+from tidemill.views.error_follower import CarefulFollower, Span, answered, negated, stamped
 from tidemill.views.program import ViewQuery
 
 FP_BEFORE_APPEND = failpoints.register("view.before_append", "a view's changes are known, none is durable")
@@ -228,9 +229,28 @@ class ViewMachine:
         if follower.settled:
             rows = follower.rows
             self._let_go()
-            self._follower = self.program.follow(self.readable, lambda: rows)
+            try:
+                self._follower = self.program.follow(self.readable, lambda: rows)
+            except TidemillError as e:
+                if not is_of_data(e):
+                    raise
+                self._follower = CarefulFollower(self.program, self.readable, rows, None)
             return True
         return follower.behind
+
+    def jump(self, at: int) -> bool:
+        """Continue with the result at `at`, without those of the times before that were not computed: only
+        for a view that nobody reads. False while an input is not complete there."""
+        if any(each.complete() <= at for each in self.program.inputs) or self.program.now() <= at:
+            return False
+        old, rows = self._stored_error(), self._stored_rows()
+        self._let_go()
+        answer, new = answered(self.program.answer, at)
+        updates = rows.slice(0, 0) if answer is None else add_up([answer, negated(rows)])
+        changed = [(old, -1), (new, 1)] if old != new else []
+        errors = tuple((text, at, diff) for text, diff in changed if text is not None)
+        self._commit([Span(stamped(updates, at), at + 1, errors)])
+        return True
 
     def _let_go(self) -> None:
         follower, self._follower = self._follower, None

@@ -20,6 +20,7 @@ from tidemill.inputs.collections import Collection, Collections
 from tidemill.inputs.names import CatalogResolver
 from tidemill.inputs.opened import QueryInputs
 from tidemill.inputs.queries import QueryRuntime, answer_at, follow_query, followed_whole, is_large, write_at
+from tidemill.inputs.temporal import due_followers
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
 from tidemill.query.write import Destination
@@ -76,6 +77,11 @@ class ViewQuery(Protocol):
         """The rows at a time as `answer` returns them. If they may be more than the server should hold and
         following does not need them: parts of the view's shard with that time, written under `job` and not
         yet committed."""
+        ...
+
+    def due(self, from_: int) -> Sequence[Follower]:
+        """Followers of the times from `from_` on at which the result may change although no input does.
+        Raises errors in the data."""
         ...
 
     def follow(self, from_: int, before: Callable[[], pa.Table]) -> Follower:
@@ -150,6 +156,9 @@ class ViewProgram:
                     raise
         to = Destination(shard.blobs, shard.id, shard.desc, at, job)
         return write_at(runtime, catalog, bound, at, to)
+
+    def due(self, from_: int) -> Sequence[Follower]:
+        return due_followers(self._runtime, self._catalog, self._bound, from_)
 
     def follow(self, from_: int, before: Callable[[], pa.Table]) -> Follower:
         return follow_query(self._runtime, self._catalog, self._bound, from_, before)

@@ -29,10 +29,19 @@ class ViewRow:
 
 def view_rows(views: Views) -> Sequence[ViewRow]:
     rows: list[ViewRow] = []
+    replacements = views.replacements()
     for item, status, machine in views.all():
         # As AS OF takes it: it is a time of the rows.
         since = status.since if status.state is RunState.FAILED else None
-        more = {"detail": status.detail, "hint": status.hint, "since": since}
+        new = replacements.get(item.id)
+        more = {
+            "detail": status.detail,
+            "hint": status.hint,
+            "since": since,
+            "query_since": None if item.switched is None else item.switched.at,
+            "replacement": None if new is None else new.state.value,
+            "replacement_error": None if new is None else new.error,
+        }
         details = {name: value for name, value in more.items() if value is not None}
         changed = datetime.fromtimestamp(status.since / 1000, UTC)
         told = StatusRow(item.id, changed, status.state.value, status.error, details or None)

@@ -40,8 +40,6 @@ _CHANGES: dict[type[ast.Statement], Callable[[CatalogView, CatalogChanges, Any],
     ast.CommentOn: comments.plan_comment,
     ast.CreateTable: ddl.plan_create_table,
     ast.CreateView: ddl.plan_create_view,
-    ast.CreateMaterializedView: materialized_ddl.plan_create_materialized_view,
-    ast.AlterMaterializedView: materialized_ddl.plan_alter_materialized_view,
     ast.CreateSchema: ddl.plan_create_schema,
     ast.CreateDatabase: ddl.plan_create_database,
     ast.Drop: ddl.plan_drop,
@@ -136,6 +134,10 @@ def plan(
             return controls.plan_no_op(view, s.transactions, statement)
         case ast.CreateTableAs():
             return ddl.plan_create_table_as(view, s.ddl, s.writer, statement, types)
+        case ast.CreateMaterializedView():
+            return materialized_ddl.plan_create_materialized_view(view, s.ddl, reader.readiness, statement)
+        case ast.AlterMaterializedView():
+            return materialized_ddl.plan_alter_materialized_view(view, s.ddl, reader.readiness, statement)
         case ast.ExplainMaterializedView():
             return materialized_ddl.plan_explain_materialized_view(view, s.execution, statement)
         case ast.CreateSource():

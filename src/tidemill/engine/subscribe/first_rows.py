@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -82,7 +83,8 @@ async def query_rows(
         opened = open_inputs(runtime.collections, catalog, bound, as_of)
         inputs = [opened.inputs[part.placeholder] for part in linear_parts(bound.plan)]
         rows = sum(i.snapshot.rows for i in inputs if isinstance(i, Input))
-        asked = Asked(bound.sql(), opened.inputs, rows, opened.close)
+        timed = bound.with_session(replace(bound.session, mz_now=as_of))
+        asked = Asked(timed.sql(), opened.inputs, rows, opened.close)
         return QueryRows(runtime.spark, asked, spec, as_of, job)
 
     rows = await reader.execution.open(begin, QueryRows.close, job.cancel)

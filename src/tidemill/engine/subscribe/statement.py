@@ -8,7 +8,7 @@ collections that are followed, and how.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ from tidemill.inputs.view_failures import explain_failure
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, substitute
+from tidemill.sql.bind.temporal import check_kept, without_read_time
 from tidemill.subscribe.follower import Follower
 from tidemill.subscribe.hub import FollowedKey
 from tidemill.subscribe.resolve import spec_for
@@ -121,7 +122,9 @@ class SubscribePlan:
             following = partial(follow_query, runtime, catalog, bound, system=system)
             # The system relations depend on the session, so this is not shared.
             whose = reader.values.process_id if self.inputs.system else None
-            followed = FollowedKey(("query", bound.sql(), whose), shards, self.inputs.ids)
+            # The same at all times, whatever mz_now() is.
+            text = bound.with_session(replace(bound.session, mz_now=0)).sql()
+            followed = FollowedKey(("query", text, whose), shards, self.inputs.ids)
             linear = followed_whole(catalog, bound) is None
             apart = linear and bool(self.inputs.items) and bool(bound.columns)
             first: AsyncIterator[pa.RecordBatch] | None = None
@@ -182,7 +185,8 @@ def plan_subscribe(
     times = [t.time if isinstance(t, ast.AsOf) else t for t in told]
     types = with_times(view, types, times, query)
     bound = plan_query(view, reader, query, types).bound
-    bound.determinism.check_within_session("SUBSCRIBE to a query")
+    what = "SUBSCRIBE to a query"
+    without_read_time(check_kept(bound, what).determinism).check_within_session(what)
     inputs = QueryInputs.of(view.state, bound)
     if inputs.system:
         # The current contents have the server's times.

@@ -85,7 +85,8 @@ class CreateView(Statement):
 
 @dataclass(frozen=True, slots=True)
 class CreateMaterializedView(Statement):
-    """CREATE MATERIALIZED VIEW [IF NOT EXISTS] name [(columns)] [IN CLUSTER c] [WITH (...)] AS query."""
+    """CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [(columns)] [IN CLUSTER c] [WITH (...)] AS
+    query."""
 
     name: Name
     query: Query
@@ -93,6 +94,7 @@ class CreateMaterializedView(Statement):
     if_not_exists: bool = False
     cluster: Ident | None = None  # parsed and ignored: only one cluster exists
     retain_history: str | None = None
+    or_replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +168,11 @@ class AlterTable(Statement):
 
 @dataclass(frozen=True, slots=True)
 class AlterMaterializedView(Statement):
-    """ALTER MATERIALIZED VIEW [IF EXISTS] name SET (RETAIN HISTORY FOR '...') | RESET (RETAIN HISTORY)."""
+    """ALTER MATERIALIZED VIEW [IF EXISTS] name SET (RETAIN HISTORY FOR '...') | RESET (RETAIN HISTORY) | AS
+    query."""
 
     name: Name
-    action: SetRetainHistory
+    action: SetRetainHistory | Query
     if_exists: bool = False
 
 

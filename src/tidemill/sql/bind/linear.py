@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.substitute import complete
+from tidemill.sql.bind.temporal import on_changes
 from tidemill.sql.functions.python import FUNCTIONS as PYTHON_FUNCTIONS
 from tidemill.sql.functions.tree import Tree, and_
 from tidemill.sql.lower.expressions import lower, lower_filter
@@ -81,6 +82,8 @@ def why_not_linear(bound: BoundQuery) -> str | None:
     chance = bound.determinism.on(Dependence.CHANCE)
     if chance is not None:
         return chance
+    if bound.uses_mz_now:
+        return None if on_changes(bound) is not None else "mz_now()"
     try:
         parts = len(linear_parts(bound.plan))
     except NotLinear as e:

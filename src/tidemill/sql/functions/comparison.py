@@ -160,6 +160,19 @@ def _compare_doubles(kind: type[exp.Binary]) -> Builder:
     return lambda a: binary(kind, cast(a[0], "DOUBLE"), cast(a[1], "DOUBLE"))
 
 
+def _compare_with_time(t: SqlType, kind: type[exp.Binary], *, turned: bool = False) -> Builder:
+    """A time in milliseconds with a timestamp in microseconds: neither is rounded."""
+
+    def build(a: Sequence[Tree]) -> Tree:
+        number, time = (a[1], a[0]) if turned else (a[0], a[1])
+        moment = call("timestamp_millis", number)
+        if t.kind is not Kind.TIMESTAMPTZ:
+            moment, time = cast(moment, "TIMESTAMP_NTZ"), cast(time, "TIMESTAMP_NTZ")
+        return binary(kind, time, moment) if turned else binary(kind, moment, time)
+
+    return build
+
+
 def _compare_documents(kind: type[exp.Binary]) -> Builder:
     return lambda a: binary(kind, sortable(a[0], JSONB), sortable(a[1], JSONB))
 
@@ -181,6 +194,9 @@ def _install() -> None:
         # As double precision: a bigint compared with a real is converted too, and keeps its digits.
         for mixed in ((FLOAT4, FLOAT8), (FLOAT8, FLOAT4)):
             operator(name, mixed, BOOL, _compare_doubles(kind))
+        for t in (TIMESTAMP, TIMESTAMPTZ, DATE):
+            operator(name, (MZ_TIMESTAMP, t), BOOL, _compare_with_time(t, kind))
+            operator(name, (t, MZ_TIMESTAMP), BOOL, _compare_with_time(t, kind, turned=True))
         equality = name in ("=", "<>")
         operator(name, (JSONB, JSONB), BOOL, _compare(JSONB, kind) if equality else _compare_documents(kind))
         for nested in (Poly.ARRAY, Poly.LIST):

@@ -21,7 +21,7 @@ from tidemill.sql.lower.grouping import lower_group
 from tidemill.sql.lower.limits import limit_clause
 from tidemill.sql.lower.rows import lower_rows, lower_series, lower_table_function
 from tidemill.sql.lower.select import aliased, select_from, subquery_as
-from tidemill.sql.plan.expressions import BoundNode, Ref, SortKey
+from tidemill.sql.plan.expressions import BoundNode, Op, Ref, SortKey
 from tidemill.sql.plan.operators import (
     Copies,
     Distinct,
@@ -45,6 +45,7 @@ from tidemill.sql.plan.operators import (
     TableFunction,
     Ties,
 )
+from tidemill.types.model import BOOL
 
 # Aliases of queries that are only made here. The plan's aliases begin with another letter; none of these is
 # named outside its own query, so they may repeat.
@@ -92,7 +93,8 @@ def lower_source(operator: Operator) -> Source:
     """The operator's rows as FROM and WHERE."""
     if isinstance(operator, Filter):
         source = lower_source(operator.input)
-        source.where = operator.condition
+        above, below = operator.condition, source.where
+        source.where = above if below is None else Op(BOOL, "and", (below, above), lambda a: and_(*a))
         return source
     if isinstance(operator, Sort):
         source = lower_source(operator.input)

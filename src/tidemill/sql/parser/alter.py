@@ -22,6 +22,7 @@ from tidemill.sql.ast import (
 from tidemill.sql.parser.columns import column_def, default_expression, retain_history_option
 from tidemill.sql.parser.connections import alter_connection, alter_secret
 from tidemill.sql.parser.cursor import TokenCursor
+from tidemill.sql.parser.query import query_to_end
 from tidemill.sql.parser.roles import alter_owner
 from tidemill.sql.parser.sources import alter_source
 
@@ -68,6 +69,8 @@ def alter(cursor: TokenCursor, kind: ObjectKind) -> Statement:
         return alter_connection(cursor, name, if_exists)
     if kind is ObjectKind.SECRET:
         return alter_secret(cursor, name, if_exists)
+    if kind is ObjectKind.MATERIALIZED_VIEW and cursor.accept("as"):
+        return AlterMaterializedView(name, query_to_end(cursor, allow_as_of=False), if_exists)
     if kind is ObjectKind.MATERIALIZED_VIEW and (history := _history_action(cursor)) is not None:
         return AlterMaterializedView(name, history, if_exists)
     if kind is not ObjectKind.TABLE:

@@ -78,10 +78,12 @@ def create_view(cursor: TokenCursor, or_replace: bool = False) -> Statement:
     return CreateView(name, query_to_end(cursor, allow_as_of=False), columns, if_not_exists, or_replace)
 
 
-def create_materialized_view(cursor: TokenCursor) -> Statement:
-    """After CREATE MATERIALIZED."""
+def create_materialized_view(cursor: TokenCursor, or_replace: bool = False) -> Statement:
+    """After CREATE [OR REPLACE] MATERIALIZED."""
     cursor.expect("view")
     if_not_exists = cursor.accept_if_not_exists()
+    if if_not_exists and or_replace:
+        raise cursor.error()
     name = cursor.name()
     columns = cursor.idents_in_parentheses() if cursor.peek_symbol("(") else ()
     cluster = cursor.ident() if cursor.accept("in", "cluster") else None
@@ -92,7 +94,7 @@ def create_materialized_view(cursor: TokenCursor) -> Statement:
             "WITH NO DATA of CREATE MATERIALIZED VIEW", hint="It is filled at once and stays up to date."
         )
     query = query_to_end(cursor, allow_as_of=False)
-    return CreateMaterializedView(name, query, columns, if_not_exists, cluster, history)
+    return CreateMaterializedView(name, query, columns, if_not_exists, cluster, history, or_replace)
 
 
 def create_schema(cursor: TokenCursor) -> Statement:

@@ -56,6 +56,8 @@ def _create(cursor: TokenCursor) -> Statement:
     if cursor.accept("or", "replace"):
         if cursor.accept("view"):
             return create.create_view(cursor, or_replace=True)
+        if cursor.accept("materialized"):
+            return create.create_materialized_view(cursor, or_replace=True)
         raise refuse_object(cursor, "CREATE OR REPLACE")
     for word, parser in _CREATE.items():
         if cursor.accept(word):
