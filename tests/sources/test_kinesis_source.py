@@ -175,6 +175,22 @@ def test_the_order_of_a_key_is_kept_over_splits_and_merges(kinesis: Kinesis, ope
     assert len(parents) == 4
 
 
+def test_children_are_read_when_their_parents_are_at_their_ends(
+    kinesis: Kinesis, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent takes several reads, its children one each."""
+    monkeypatch.setattr(receiver, "MAX_RECORDS", 5)
+    stream = kinesis.stream(1)
+    kinesis.put(stream, numbered(0, 20))
+    kinesis.split(stream, "shardId-000000000000")
+    kinesis.put(stream, numbered(20, 5))
+    found = opened(definition(kinesis, stream, key=TEXT, include=BY_KEY))
+    steps = walk(found, 25)
+    rows = [row for lower, upper in itertools.pairwise(steps) for row in found.rows(lower, upper)]
+    assert in_order(rows) == {f"k{k}": list(range(k, 25, 5)) for k in range(5)}
+    assert len(steps) > 2
+
+
 def test_a_range_is_the_same_after_a_restart(kinesis: Kinesis, opened: Open) -> None:
     """Read from the stream, by another source, which knows the bindings alone."""
     stream = kinesis.stream(2)
