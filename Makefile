@@ -5,12 +5,13 @@ BIN := .venv/bin
 PYTHON ?= python3
 export PYTHON
 # The two tiers of tests below the long one: `make test` leaves out what only `make chaos` runs, `make test-fast` also
-# whatever starts Spark, a server process, an object store or Kafka.
+# whatever starts Spark, a server process, an object store, Kafka or Kinesis.
 FULL := not chaos
-FAST := not chaos and not spark and not server and not s3 and not kafka
+FAST := not chaos and not spark and not server and not s3 and not kafka and not kinesis
 # `make test` as five runs beside each other: what shares one server; what starts servers of its own; what shares one
-# broker; what shares one Spark session and one object store; and what needs none of those, which gets no second try.
-SHARING := spark or s3
+# broker; what shares one Spark session, one object store and one Kinesis; and what needs none of those, which gets no
+# second try.
+SHARING := spark or s3 or kinesis
 PYTEST_ARGS ?=
 LOCKED := pyproject.toml tools/setup.sh
 

@@ -35,14 +35,15 @@ NAMES = (
     "console",
 )
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
-# third some twenty minutes, the fourth is about memory alone, the last ones take ten.
+# third some twenty minutes, the fourth is about memory alone, the others take ten; `kinesis` needs Node.
 SOAK = "soak"
 ROWS = "rows"
 KAFKA = "kafka"
 SUBSCRIBE = "subscribe"
 POSTGRES = "postgres"
 OBJECTS = "objects"
-BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES, OBJECTS)
+KINESIS = "kinesis"
+BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES, OBJECTS, KINESIS)
 IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, OBJECTS, CDCV2, PG)
 # How long a load takes, where that can be chosen.
 IN_MINUTES = {SOAK: 30.0, POSTGRES: 1.0}

@@ -9,6 +9,7 @@ pytest_plugins = [
     "support.server",
     "support.s3",
     "support.kafka",
+    "support.kinesis",
     "support.mariadb",
     "support.debezium",
     "support.upstream_postgres",

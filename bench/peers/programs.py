@@ -155,7 +155,7 @@ def built(name: str) -> Path:
 
 def flink() -> Peer:
     """Flink SQL, upsert-kafka into a Paimon table."""
-    python = _environment("flink", FLINK_PACKAGES)
+    python = environment("flink", FLINK_PACKAGES)
     return Peer(
         "Flink -> Paimon",
         (str(python), str(HERE / "flink_paimon.py")),
@@ -165,7 +165,7 @@ def flink() -> Peer:
 
 def delta(batch: int) -> Peer:
     """Structured Streaming and a MERGE for each batch of so many messages."""
-    python = _environment("delta", DELTA_PACKAGES)
+    python = environment("delta", DELTA_PACKAGES)
     return Peer(
         f"Spark + Delta MERGE, batches of {batch:,}",
         (str(python), str(HERE / "spark_delta.py")),
@@ -180,7 +180,7 @@ def _jars(bundle: Bundle) -> Path:
         raise Missing(str(e)) from e
 
 
-def _environment(name: str, packages: Sequence[str]) -> Path:
+def environment(name: str, packages: Sequence[str]) -> Path:
     """The Python of an environment with these packages."""
     folder = cache_folder() / f"bench-{name}"
     stamp = folder / "installed"

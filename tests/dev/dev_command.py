@@ -19,11 +19,12 @@ GONE_SECONDS = 180.0
 PORTS = {
     "kafka": ("--port", "--registry-port", "--connect-port", "--postgres-port"),
     "postgres": ("--port",),
+    "kinesis": ("--port",),
 }
 
 
 class Command:
-    """The command (`kafka` or `postgres`), its output in a file, and the ports that it was told."""
+    """The command (`kafka`, `postgres`, `kinesis`), its output in a file, and the ports that it was told."""
 
     def __init__(self, folder: Path, *flags: str, upstream: str = "kafka") -> None:
         names = PORTS[upstream]

@@ -236,8 +236,8 @@ def test_the_hint_of_an_error_fits_its_source() -> None:
 
 def test_what_is_told() -> None:
     assert [tuple(r.values()) for r in rows("mz_source_bindings")] == [
-        ("u3", 1000, None, 5),
-        ("u3", 2000, "7", 2**64 - 1),
+        ("u3", 1000, None, 5, None),
+        ("u3", 2000, "7", 2**64 - 1, None),
     ]
     assert [tuple(r.values()) for r in rows("mz_source_partitions")] == [
         ("u3", "7", 2**64 - 1, 9),

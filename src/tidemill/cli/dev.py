@@ -1,5 +1,5 @@
 """`tidemill dev`: upstreams for trials. `kafka` is a broker, optionally with a schema registry or Debezium;
-`postgres` is a PostgreSQL with a load.
+`postgres` is a PostgreSQL with a load, and `kinesis` a Kinesis with one.
 
 Each runs until Ctrl-C or SIGTERM. They print all addresses, and the statements that connect Tidemill to them.
 If one of the programs exits, the command exits too and prints the end of its log.
@@ -31,6 +31,8 @@ CHECK_SECONDS = 0.5
 LOG_SECONDS = 5.0
 # More than one session commits, whatever the disk.
 MOST_LOAD = 10_000.0
+# As many as one shard takes.
+MOST_RECORDS = 1_000.0
 FORGOTTEN = "All of it is forgotten then (see --data-dir)."
 
 DataDir = Annotated[
@@ -106,6 +108,27 @@ def postgres(
     from tidemill.dev.postgres_stack import PostgresStack
 
     _run(lambda folder: PostgresStack(folder, port, load=load), "tidemill-postgres-", data_dir)
+
+
+@dev.command()
+def kinesis(
+    load: Annotated[
+        float,
+        typer.Option(
+            "--load", metavar="RATE", min=0.0, max=MOST_RECORDS, help="Records per second; 0 for none."
+        ),
+    ] = 1.0,
+    data_dir: DataDir = None,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Where Kinesis listens.")] = 4568,
+) -> None:
+    """Run a Kinesis (kinesis-local, loopback only) until Ctrl-C.
+
+    It has a stream of two shards, and a small load. Needs Node 18 or later with npm, and no Docker. The first
+    start downloads 2 MB into the user's cache.
+    """
+    from tidemill.dev.kinesis_stack import KinesisStack
+
+    _run(lambda folder: KinesisStack(folder, port, load=load), "tidemill-kinesis-dev-", data_dir)
 
 
 def _run(make: Callable[[Path], Stack], prefix: str, data_dir: str | None) -> None:

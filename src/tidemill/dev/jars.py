@@ -103,44 +103,50 @@ def fetched(bundle: Bundle) -> bool:
 def fetch(bundle: Bundle, progress: Progress | None = None) -> Path:
     """The folder with the files of `bundle`, downloaded the first time. `progress` receives the progress of a
     download about five times a second."""
+    tell = progress or silent
+    return kept(bundle.folder_name, bundle.name, lambda stage: _resolve(bundle, stage, tell), tell)
+
+
+def kept(folder_name: str, name: str, make: Callable[[Path], Path], tell: Progress) -> Path:
+    """The folder of the cache with this name. `make` gets an empty folder, and makes the contents in it, in a
+    folder that it returns. `name` is for messages."""
     cache = cache_folder()
-    final = cache / bundle.folder_name
+    final = cache / folder_name
     if final.is_dir():
         return final
-    tell = progress or _silent
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _locked(cache / f"{bundle.folder_name}.lock", bundle, tell):
+        with _locked(cache / f"{folder_name}.lock", name, tell):
             if final.is_dir():
                 return final
             # We hold the lock, so the process that made these is dead.
-            for left in cache.glob(f".{bundle.folder_name}-*"):
+            for left in cache.glob(f".{folder_name}-*"):
                 shutil.rmtree(left, ignore_errors=True)
-            stage = Path(tempfile.mkdtemp(prefix=f".{bundle.folder_name}-", dir=cache))
+            stage = Path(tempfile.mkdtemp(prefix=f".{folder_name}-", dir=cache))
             try:
-                _resolve(bundle, stage, tell).rename(final)
+                make(stage).rename(final)
             finally:
                 shutil.rmtree(stage, ignore_errors=True)
     except OSError as e:
         raise Unavailable(
-            f"cannot keep {bundle.name} in the cache folder",
+            f"cannot keep {name} in the cache folder",
             detail=f"{e.filename or cache}: {e.strerror or e}",
             hint=f"make {cache} writable, or set {CACHE_VARIABLE} to a folder that is",
         ) from e
     return final
 
 
-def _silent(text: str) -> None:
+def silent(text: str) -> None:
     pass
 
 
 @contextmanager
-def _locked(path: Path, bundle: Bundle, tell: Progress) -> Generator[None, None, None]:
+def _locked(path: Path, name: str, tell: Progress) -> Generator[None, None, None]:
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            tell(f"{bundle.name}: waiting for another process that downloads it")
+            tell(f"{name}: waiting for another process that downloads it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -217,6 +217,8 @@ class SourceMachine:
             # Unfinished bindings are marked when they are read.
             kept = next((f.stream.marks for f in feeds if f.stream is not None), {})
             stamps = {str(partition): stamp for partition, stamp in self.remap.stamps.items()}
+            if stamps:
+                self.source.recall_places(self.remap.places())
             self.source.recall(self.remap.frontier, stamps or kept)
         self.feeds = tuple(feeds)
 
@@ -356,7 +358,7 @@ class SourceMachine:
             )
         self._looked = True
         self.upstream = upstream
-        if self.first is None:
+        if self.first is None and self.source.complete:
             self.first = upstream
         if self.pending:
             return self._marked(self.pending[0])

@@ -140,6 +140,10 @@ class Remap:
         """The increments of every retained binding by partition, in the order of times."""
         return retained(self._shard, self._gauge)
 
+    def places(self) -> dict[PartitionKey, list[tuple[int, str]]]:
+        """How far each retained binding went, with its stamp; for gauges with stamps."""
+        return places_of(self._shard, self._gauge)
+
     def allow_compaction(self, to: int) -> None:
         self._shard.downgrade_since(to)
 
@@ -174,12 +178,46 @@ def _add(sums: dict[PartitionKey, int], increments: Mapping[PartitionKey, int]) 
 def latest_stamps(shard: Shard, gauge: Gauge) -> dict[PartitionKey, str]:
     """The stamp under which everything that is bound of a partition stands."""
     updates = _updates_of(shard)
-    if updates is None or gauge.stamp is None:
+    return {} if updates is None else stamps_of(updates, gauge)
+
+
+def stamps_of(updates: pa.Table, gauge: Gauge) -> dict[PartitionKey, str]:
+    """The same, of updates up to a time."""
+    sums = _stamped(updates, gauge, ())
+    return {partition: stamp for partition, stamp, _ in sums}
+
+
+def places_of(shard: Shard, gauge: Gauge) -> dict[PartitionKey, list[tuple[int, str]]]:
+    """Of every retained binding, how far each partition that moved was bound, with the stamp of that."""
+    updates = _updates_of(shard)
+    if updates is None:
         return {}
-    (name,), stamp = physical_names(gauge.remap_desc), gauge.stamp.name
-    sums = updates.group_by([name, stamp]).aggregate([(DIFF_COLUMN, "sum")])
+    found: dict[PartitionKey, list[tuple[int, str]]] = {}
+    counts: dict[PartitionKey, int] = {}
+    by_time: dict[int, list[tuple[PartitionKey, str, int]]] = {}
+    for partition, stamp, time, diff in _stamped(updates, gauge, (TIME_COLUMN,)):
+        by_time.setdefault(time, []).append((partition, stamp, diff))
+    for _, moves in sorted(by_time.items()):
+        # What was bound moves from the stamp before to the new one, which is the one that gains.
+        gains: dict[PartitionKey, str] = {}
+        for partition, stamp, diff in moves:
+            counts[partition] = counts.get(partition, 0) + diff
+            if diff > 0:
+                gains[partition] = stamp
+        for partition, stamp in gains.items():
+            found.setdefault(partition, []).append((counts[partition], stamp))
+    return found
+
+
+def _stamped(updates: pa.Table, gauge: Gauge, more: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """(partition, stamp, *more, sum of diffs), without zeros."""
+    if gauge.stamp is None:
+        return []
+    names = [*physical_names(gauge.remap_desc)[:1], gauge.stamp.name, *more]
+    sums = updates.group_by(names).aggregate([(DIFF_COLUMN, "sum")])
     kept = sums.filter(pc.not_equal(sums.column(f"{DIFF_COLUMN}_sum"), 0))
-    return dict(zip(kept.column(name).to_pylist(), kept.column(stamp).to_pylist(), strict=True))
+    columns = [kept.column(name).to_pylist() for name in (*names, f"{DIFF_COLUMN}_sum")]
+    return list(zip(*columns, strict=True))
 
 
 def retained(shard: Shard, gauge: Gauge) -> list[tuple[int, dict[PartitionKey, int]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol, TypeAlias
@@ -21,7 +21,7 @@ from tidemill.cdcv2.messages import Progress
 from tidemill.errors import TidemillError
 from tidemill.persist.shard import Shard
 from tidemill.sources.offsets import Offsets, PartitionKey
-from tidemill.types.model import UINT8, Column, RelationDesc
+from tidemill.types.model import UINT8, Column, Kind, RelationDesc
 
 # Columns that a reader's batches carry beside the output's own.
 OFFSET_COLUMN = "mz_offset"  # int64: the record's number in its partition (keyed outputs)
@@ -94,7 +94,8 @@ def unreadable_definition(detail: str) -> UpstreamError:
 class Gauge:
     """How the upstream counts: the columns of the progress relation. `partition` is None for a source that
     has no partitions. With `stamp`, a hidden column, each binding also stores what identifies the contents of
-    its partitions (`UpstreamSource.stamps`)."""
+    its partitions (`UpstreamSource.stamps`). If `value` is text, the progress relation shows the stamp in the
+    place of the number that is counted."""
 
     value: Column
     partition: Column | None = None
@@ -105,6 +106,10 @@ class Gauge:
         """Contents of the remap shard; the value is in its diffs, as increments."""
         hidden = () if self.stamp is None else (self.stamp,)
         return RelationDesc(() if self.partition is None else (self.partition,), hidden)
+
+    @property
+    def shows_stamp(self) -> bool:
+        return self.value.type.kind is Kind.TEXT
 
     @property
     def progress_desc(self) -> RelationDesc:
@@ -284,6 +289,10 @@ class UpstreamSource(ABC):
     # What the gauge counts, in the plural.
     counts: str = "records"
 
+    # Whether the last frontier had everything that the upstream had then. Others are read up to where they
+    # stand before the collections are readable for the first time.
+    complete: bool = True
+
     def attach(self, inbox: Shard, jobs: Jobs) -> None:  # noqa: B027 - most upstreams can be asked again
         """Called first, for kinds with an inbox (`catalog.sidecars.INBOXES`): what is received is made
         durable there before a position is reported that covers it."""
@@ -347,6 +356,12 @@ class UpstreamSource(ABC):
     def recall(self, bound: Offsets, marks: Mapping[str, str]) -> None:  # noqa: B027 - as above
         """Called once, before the first check: the earlier bindings, and their stored marks. For a gauge with
         stamps, the latest stamp of each partition."""
+
+    def recall_places(  # noqa: B027 - as above
+        self, places: Mapping[PartitionKey, Sequence[tuple[int, str]]]
+    ) -> None:
+        """Called before `recall`, for gauges with stamps only: how far each retained binding went, with its
+        stamp."""
 
     def stamps(self, lower: Offsets, upper: Offsets) -> Mapping[PartitionKey, str]:
         """What identifies the contents of each partition that moves, up to `upper`. Stored with the binding,

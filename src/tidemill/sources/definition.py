@@ -17,6 +17,7 @@ from tidemill.sources.generators.definition import LOAD_GENERATOR, open_generato
 __all__ = [
     "FILES",
     "KAFKA",
+    "KINESIS",
     "LOAD_GENERATOR",
     "POSTGRES",
     "PUBNUB",
@@ -30,6 +31,7 @@ KAFKA = "kafka"
 FILES = "files"
 POSTGRES = "postgres"
 S3 = "s3"
+KINESIS = "kinesis"
 PUBNUB = "pubnub"
 
 
@@ -66,6 +68,12 @@ def _open_s3(definition: Mapping[str, Any], files_root: str) -> UpstreamSource:
     return BucketSource(definition)
 
 
+def _open_kinesis(definition: Mapping[str, Any], files_root: str) -> UpstreamSource:
+    from tidemill.sources.kinesis.source import KinesisSource
+
+    return KinesisSource(definition)
+
+
 def _open_pubnub(definition: Mapping[str, Any], files_root: str) -> UpstreamSource:
     from tidemill.sources.pubnub.source import PubNubSource
 
@@ -79,6 +87,7 @@ SOURCES: dict[str, Callable[[Mapping[str, Any], str], UpstreamSource]] = {
     FILES: _open_files,
     POSTGRES: _open_postgres,
     S3: _open_s3,
+    KINESIS: _open_kinesis,
     PUBNUB: _open_pubnub,
 }
 

@@ -39,6 +39,10 @@ def _postgres_source(found: Mapping[str, Any]) -> Values:
     return found["connection"], found["publication"], found["slot"], found["timeline"]
 
 
+def _kinesis_source(found: Mapping[str, Any]) -> Values:
+    return found["connection"], found["stream"], found["start_ms"]
+
+
 def _aws_connection(options: Mapping[str, Any]) -> Values:
     key = options.get("access_key_id")
     return options.get("endpoint"), options["region"], key if isinstance(key, str) else None
@@ -101,6 +105,11 @@ SOURCE_DETAILS: dict[str, KindDetails] = {
             ("history_seconds", INT8),
         ],
         _pubnub_source,
+    ),
+    definition.KINESIS: (
+        "mz_kinesis_sources",
+        columns_of("connection_id text, stream text, start_ms int8"),
+        _kinesis_source,
     ),
 }
 

@@ -35,9 +35,9 @@ class LiveSources:
 
     def bindings(self) -> Sequence[BindingRow]:
         return [
-            BindingRow(source_id, time, partition, value)
+            BindingRow(source_id, time, partition, value, position)
             for source_id, machine in self._machines()
-            for time, partition, value in all_bindings(machine.remap.shard, machine.source.gauge)
+            for time, partition, value, position in all_bindings(machine.remap.shard, machine.source.gauge)
         ]
 
     def statuses(self) -> Sequence[StatusRow]:

@@ -43,12 +43,14 @@ class FrontierRow:
 
 @dataclass(frozen=True, slots=True)
 class BindingRow:
-    """At `time` the records of `partition` (None: the source has none) before number `value` are included."""
+    """At `time` the records of `partition` (None: the source has none) before number `value` are included.
+    `position` is what the progress relation shows instead of the number, if it does."""
 
     source_id: str
     time: int
     partition: str | None
     value: int
+    position: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ def _progresses(s: Situation) -> Rows:
 
 
 def _bindings(s: Situation) -> Rows:
-    return [(b.source_id, b.time, b.partition, b.value) for b in s.sources.bindings()]
+    return [(b.source_id, b.time, b.partition, b.value, b.position) for b in s.sources.bindings()]
 
 
 def _with_tables(catalog: CatalogState, source_id: str) -> Iterator[Source | SourceTable]:
@@ -298,7 +300,7 @@ SOURCE_SPECS: list[Spec] = [
     (
         "mz_internal",
         "mz_source_bindings",
-        columns_of("source_id text, mz_timestamp mz_timestamp, partition text, value uint8"),
+        columns_of("source_id text, mz_timestamp mz_timestamp, partition text, value uint8, position text"),
         _bindings,
     ),
     (

@@ -151,7 +151,7 @@ class ChangeRows(RowMaker):
 def _slots(messages: TopicMessages, failed: np.ndarray) -> pa.Array:
     if not failed.any():
         return pa.nulls(len(messages), pa.binary())
-    prefix = FAILED_PREFIX + messages.partition.to_bytes(4, "big")
+    prefix = FAILED_PREFIX + int(messages.partition).to_bytes(4, "big")
     found = zip(failed.tolist(), messages.offsets.tolist(), strict=True)
     return pa.array([prefix + at.to_bytes(8, "big") if wrong else None for wrong, at in found], pa.binary())
 

@@ -40,7 +40,15 @@ ORDER_PREFIX = "mz_order"
 HEADERS = list_(record(Column("key", TEXT), Column("value", BYTEA)))
 INLINE_ERROR = record(Column("description", TEXT))
 
-_METADATA = {"partition": INT4, "offset": UINT8, "timestamp": TIMESTAMP, "headers": HEADERS}
+_METADATA = {
+    "partition": INT4,
+    "offset": UINT8,
+    "timestamp": TIMESTAMP,
+    "headers": HEADERS,
+    # Of Kinesis, in the place of partition and offset.
+    "shard_id": TEXT,
+    "sequence_number": TEXT,
+}
 # Formats of a single value without a name. As a key its column is named `key`.
 _NAMELESS = {"json", "text", "bytes"}
 

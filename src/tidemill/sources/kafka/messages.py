@@ -62,15 +62,17 @@ UNAVAILABLE_TYPE = pa.list_(pa.field("element", pa.int32()))
 class TopicMessages:
     """Records of one partition, in order. `timestamps` are milliseconds, -1 if missing; `headers` have the
     storage type of `layout.HEADERS`. Either is None if not requested. `topic` is used in errors, which
-    identify their record."""
+    identify their record. Records of Kinesis have a shard as their partition, and `sequences`, their sequence
+    numbers as text; their topic is a stream."""
 
-    partition: int
+    partition: int | str
     keys: pa.Array
     values: pa.Array
     offsets: np.ndarray
     timestamps: np.ndarray | None = None
     headers: pa.Array | None = None
     topic: str | None = None
+    sequences: pa.Array | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -87,12 +89,14 @@ class TopicMessages:
             None if self.timestamps is None else self.timestamps[mask],
             None if self.headers is None else self.headers.filter(chosen),
             self.topic,
+            None if self.sequences is None else self.sequences.filter(chosen),
         )
 
 
 def no_messages() -> TopicMessages:
     nothing, none = pa.array([], pa.binary()), np.zeros(0, np.int64)
-    return TopicMessages(0, nothing, nothing, none, none, pa.array([], arrow_type(HEADERS)))
+    headers, sequences = pa.array([], arrow_type(HEADERS)), pa.array([], pa.string())
+    return TopicMessages(0, nothing, nothing, none, none, headers, sequences=sequences)
 
 
 class RowMaker(ABC):
@@ -304,6 +308,10 @@ def _metadata_column(item: IncludedColumn, messages: TopicMessages) -> pa.Array:
         return pa.array(np.full(len(messages), messages.partition, np.int32))
     if item.what == "offset":
         return offset_column(messages.offsets)
+    if item.what == "shard_id":
+        return pa.array([str(messages.partition)], pa.string()).take(np.zeros(len(messages), np.int64))
+    if item.what == "sequence_number":
+        return _present(messages.sequences)
     return _present(messages.headers)
 
 
@@ -358,9 +366,11 @@ def located(errors: pa.Array, messages: TopicMessages) -> pa.Array:
     if messages.topic is None:
         return errors
     place = f'\nTopic "{legible(messages.topic)}", partition {messages.partition}, offset '
-    return pc.binary_join_element_wise(
-        errors, pa.scalar(place), pa.array(messages.offsets).cast(pa.string()), pa.scalar("."), ""
-    )
+    numbers = pa.array(messages.offsets).cast(pa.string())
+    if messages.sequences is not None:
+        place = f'\nStream "{legible(messages.topic)}", {messages.partition}, sequence number '
+        numbers = messages.sequences
+    return pc.binary_join_element_wise(errors, pa.scalar(place), numbers, pa.scalar("."), "")
 
 
 def first_of(*errors: pa.Array | None) -> pa.Array | None:

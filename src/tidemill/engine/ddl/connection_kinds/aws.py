@@ -7,7 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidemill.engine.ddl.connection_kinds.kind import ConnectionKind, wrong_option
-from tidemill.sources.objects.bucket import reach
+from tidemill.sources.contract import UpstreamError
+from tidemill.sources.kinesis.client import reach as reach_kinesis
+from tidemill.sources.objects.bucket import reach as reach_s3
 
 _FIELDS = {
     "ENDPOINT": "endpoint",
@@ -49,4 +51,16 @@ def _check_url(url: str) -> None:
         raise wrong_option("ENDPOINT cannot hold a name or a password", "Use the options for the keys.")
 
 
-AWS_CONNECTION = ConnectionKind(_FIELDS, ("SECRET ACCESS KEY", "SESSION TOKEN"), _check, reach)
+def _reach(options: Mapping[str, Any]) -> None:
+    """The keys are those of all services. A server at an address of its own may be one of Kinesis alone."""
+    if "endpoint" in options:
+        try:
+            reach_kinesis(options)
+            return
+        except UpstreamError as e:
+            if e.sqlstate == "28000":
+                raise
+    reach_s3(options)
+
+
+AWS_CONNECTION = ConnectionKind(_FIELDS, ("SECRET ACCESS KEY", "SESSION TOKEN"), _check, _reach)

@@ -15,6 +15,7 @@ from tidemill.engine.ddl.upstreams.described import DescribeContext, Described, 
 from tidemill.engine.ddl.upstreams.files import describe_files
 from tidemill.engine.ddl.upstreams.folders import describe_folder_table
 from tidemill.engine.ddl.upstreams.kafka import describe_kafka, describe_kafka_table
+from tidemill.engine.ddl.upstreams.kinesis import describe_kinesis, describe_kinesis_table
 from tidemill.engine.ddl.upstreams.load_generator import describe_load_generator
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput
 from tidemill.engine.ddl.upstreams.postgres import (
@@ -25,12 +26,13 @@ from tidemill.engine.ddl.upstreams.postgres import (
 from tidemill.engine.ddl.upstreams.pubnub import describe_pubnub, describe_pubnub_table
 from tidemill.engine.ddl.upstreams.s3 import describe_s3, describe_s3_table
 from tidemill.errors import TidemillError
-from tidemill.sources.definition import FILES, KAFKA, POSTGRES, PUBNUB
+from tidemill.sources.definition import FILES, KAFKA, KINESIS, POSTGRES, PUBNUB
 from tidemill.sources.definition import S3 as S3_KIND
 from tidemill.sources.offsets import Offsets
 from tidemill.sql import ast
 from tidemill.sql.parser.upstreams.files import Files
 from tidemill.sql.parser.upstreams.kafka import Kafka
+from tidemill.sql.parser.upstreams.kinesis import Kinesis
 from tidemill.sql.parser.upstreams.load_generator import LoadGenerator
 from tidemill.sql.parser.upstreams.postgres import Postgres
 from tidemill.sql.parser.upstreams.pubnub import PubNub
@@ -54,6 +56,7 @@ UPSTREAMS: dict[type[ast.Upstream], Callable[[ast.CreateSource, Any, DescribeCon
     Files: describe_files,
     Postgres: describe_postgres,
     S3: describe_s3,
+    Kinesis: describe_kinesis,
     PubNub: describe_pubnub,
 }
 TABLES: dict[str, Callable[[Source, ast.CreateTableFromSource, DescribeContext], DescribedOutput]] = {
@@ -61,6 +64,7 @@ TABLES: dict[str, Callable[[Source, ast.CreateTableFromSource, DescribeContext],
     POSTGRES: describe_postgres_table,
     FILES: describe_folder_table,
     S3_KIND: describe_s3_table,
+    KINESIS: describe_kinesis_table,
     PUBNUB: describe_pubnub_table,
 }
 # By the type of a source: the planner of ALTER SOURCE ... ADD SUBSOURCE.

@@ -6,7 +6,9 @@ schema of the registry becomes part of the definition.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tidemill.catalog.items import ItemId
@@ -53,14 +55,21 @@ class DescribedOutput:
         return twin(self.spec, f"{self.spec['name']}#2") if self.spec.get(ASIDE) else None
 
 
-def describe_output(name: str, topic: str, said: ast.Messages, context: DescribeContext) -> DescribedOutput:
-    """The output `name` of a topic. May contact the registry, so it may block."""
+def describe_output(
+    name: str,
+    topic: str,
+    said: ast.Messages,
+    context: DescribeContext,
+    included: Mapping[str, str] = MappingProxyType({}),
+) -> DescribedOutput:
+    """The output `name` of a topic. May contact the registry, so it may block. `included` are the fields of
+    INCLUDE that the transport calls something else."""
     if said.value is None:
         raise Unsupported("messages without FORMAT cannot be read", hint="Write FORMAT behind the options.")
     envelope = said.envelope or NoEnvelope(said.value.offset)
     if isinstance(envelope, Materialize):
         return _stream(name, topic, said, envelope.components, context)
-    include = _includes(said.include)
+    include = _includes(said.include, included)
     aside = said.on_error is not None and said.on_error.dead_letter
     spec: dict[str, Any] = {
         "name": name,
@@ -121,13 +130,13 @@ def _stream(
     return DescribedOutput(spec, output_of(topic, spec), found.connections)
 
 
-def _includes(said: tuple[ast.Include, ...]) -> list[dict[str, Any]]:
+def _includes(said: tuple[ast.Include, ...], called: Mapping[str, str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for include in said:
         if include.what == "KEY" and any(other["what"] == "key" for other in found):
             raise SyntaxError_("INCLUDE KEY specified more than once", position=include.offset + 1)
         item: dict[str, Any] = {
-            "what": include.what.lower(),
+            "what": called.get(include.what.lower(), include.what.lower()),
             "as": None if include.alias is None else include.alias.value,
         }
         if include.header is not None:

@@ -1,4 +1,4 @@
-"""TO AWS: an account of Amazon Web Services, or a server that speaks the protocol of S3."""
+"""TO AWS: an account of Amazon Web Services, or a server that speaks the protocol of S3 or of Kinesis."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.named_options import refuse_kind, spelled
 from tidemill.sql.parser.upstreams.files import parse_files
 from tidemill.sql.parser.upstreams.kafka import parse_kafka
+from tidemill.sql.parser.upstreams.kinesis import parse_kinesis
 from tidemill.sql.parser.upstreams.load_generator import parse_load_generator
 from tidemill.sql.parser.upstreams.postgres import parse_postgres
 from tidemill.sql.parser.upstreams.pubnub import parse_pubnub
@@ -25,13 +26,13 @@ UPSTREAMS: dict[tuple[str, ...], Callable[[TokenCursor], Upstream]] = {
     ("files",): parse_files,
     ("postgres",): parse_postgres,
     ("s3",): parse_s3,
+    ("kinesis",): parse_kinesis,
     ("pubnub",): parse_pubnub,
 }
 # Planned kinds.
 _NOT_YET = (
     ("mysql",),
     ("sql", "server"),
-    ("kinesis",),
     ("file",),
     ("webhook",),
     ("cdc",),

@@ -1,0 +1,276 @@
+"""A stream of Kinesis under a source that ends and begins again: the collection is the fold of what was put,
+whatever happens between a binding and its commit, and while shards are split and merged. Without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from signal import SIGKILL
+from typing import Any
+
+import pytest
+
+from support.kinesis import Kinesis
+from tidemill import failpoints
+from tidemill.catalog.store import Catalog
+from tidemill.ingest.machine import FP_BEFORE_COMMIT, FP_BETWEEN
+from tidemill.ingest.runner import LocalRunner
+from tidemill.ingest.service import Ingestion
+from tidemill.ingest.storage import CollectionType, SourceDescription, Storage, StorageCollectionId
+from tidemill.persist.environment import Environment
+from tidemill.reclock.progress import all_bindings, progress_at
+from tidemill.reclock.remap import FP_BEFORE_BIND, FP_BOUND, FP_PUT, Remap
+from tidemill.sources.kinesis.layout import GAUGE
+from tidemill.sources.offsets import Offsets
+from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN
+
+WAIT_SECONDS = 120.0
+# Before and behind each step that makes something durable.
+POINTS = [FP_BEFORE_BIND, FP_PUT, FP_BOUND, FP_BEFORE_COMMIT, FP_BETWEEN]
+TEXT: dict[str, Any] = {"format": "text"}
+NONE: dict[str, Any] = {"kind": "none"}
+UPSERT: dict[str, Any] = {"kind": "upsert"}
+
+Record = tuple[str, bytes]
+
+
+class House:
+    """A data directory with a source over a stream."""
+
+    def __init__(self, folder: Path, kinesis: Kinesis, stream: str, envelope: dict[str, Any]) -> None:
+        self.folder = folder
+        include = [{"what": "key", "as": None}]
+        output = {"name": "o", "key": TEXT, "value": TEXT, "include": include, "envelope": envelope}
+        definition = {"kind": "kinesis", "connection": kinesis.options, "stream": stream, "start_ms": None}
+        definition |= {"outputs": [output], "started": 0, "shards": sorted(kinesis.shards(stream))}
+        self.open()
+        schema = self.catalog.state.schema(self.catalog.state.database("materialize").id, "public").id
+        (self.id,) = self.storage.create_sources([SourceDescription(schema, "s", definition, "", 100)])
+
+    def open(self) -> None:
+        self.environment = Environment.open(str(self.folder / "data"))
+        self.catalog = Catalog.open(self.environment)
+        runner = LocalRunner(str(self.folder / "state"))
+        self.ingestion = Ingestion(self.environment, self.catalog, runner)
+        self.storage = Storage(self.environment, self.catalog, self.ingestion)
+
+    def close(self) -> None:
+        self.ingestion.stop()
+        self.environment.close()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        rendered = self.storage.render(StorageCollectionId(self.id))
+        if not rendered.upper:
+            return []
+        with rendered.snapshot(rendered.upper - 1) as snapshot:
+            table = snapshot.read()
+        names = [n for n in table.column_names if not n.startswith("mz_")]
+        assert set(table.column(DIFF_COLUMN).to_pylist()) <= {1}
+        if ERROR_COLUMN in table.column_names:
+            assert table.column(ERROR_COLUMN).null_count == len(table)
+        return sorted(zip(*(table.column(n).to_pylist() for n in names), strict=True))
+
+    def settle(self, wanted: list[tuple[Any, ...]]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while self.rows() != wanted and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert self.rows() == wanted
+
+    def bindings(self) -> list[tuple[int, str | None, int, str | None]]:
+        shard = self.storage.render(StorageCollectionId(self.id, CollectionType.REMAPPING)).shard
+        return all_bindings(shard, self.machine().source.gauge)
+
+    def machine(self) -> Any:
+        (source,) = self.catalog.state.sources()
+        machine = self.ingestion.machine(source)
+        assert machine is not None
+        return machine
+
+
+@pytest.fixture
+def house(tmp_path: Path, kinesis: Kinesis) -> Iterator[Callable[..., House]]:
+    made: list[House] = []
+
+    def make(stream: str, envelope: dict[str, Any]) -> House:
+        made.append(House(tmp_path, kinesis, stream, envelope))
+        return made[0]
+
+    yield make
+    made[0].close()
+
+
+def live(folder: Path, spec: str) -> None:
+    """A life of the server in this process, which ends with SIGKILL at the point, or after a while."""
+    failpoints.arm(spec)
+    house = House.__new__(House)
+    house.folder = folder
+    house.open()
+    time.sleep(WAIT_SECONDS)
+
+
+def fold(ledger: list[Record], envelope: dict[str, Any]) -> list[tuple[str, str]]:
+    if envelope == NONE:
+        return sorted((key, data.decode()) for key, data in ledger)
+    return sorted((key, data.decode()) for key, data in dict(ledger).items() if data)
+
+
+def drawn(rng: Random, ledger: list[Record]) -> list[Record]:
+    count = rng.randrange(1, 30)
+    return [
+        (f"k{rng.randrange(12)}", b"" if rng.random() < 0.2 else b"%d.%d" % (len(ledger), n))
+        for n in range(count)
+    ]
+
+
+def reshard(kinesis: Kinesis, stream: str, rng: Random) -> None:
+    """Split a shard, or merge two that were split."""
+    found = kinesis.client.call("ListShards", stream, {"StreamName": stream})["Shards"]
+    parents = {shard["ParentShardId"] for shard in found} | {s["AdjacentParentShardId"] for s in found}
+    leaves = [shard for shard in found if shard["ShardId"] not in parents]
+    leaves.sort(key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
+    if len(leaves) > 2:
+        at = rng.randrange(len(leaves) - 1)
+        kinesis.merge(stream, leaves[at]["ShardId"], leaves[at + 1]["ShardId"])
+    else:
+        kinesis.split(stream, rng.choice(leaves)["ShardId"])
+
+
+@pytest.mark.parametrize(
+    "envelope", [UPSERT, pytest.param(NONE, marks=pytest.mark.chaos)], ids=lambda e: e["kind"]
+)
+@pytest.mark.parametrize("point", POINTS)
+def test_every_record_is_there_once_wherever_it_is_killed(
+    house: Callable[..., House], kinesis: Kinesis, point: str, envelope: dict[str, Any]
+) -> None:
+    """A ledger of what was put, against the collection, over lives that each end at the point; shards are
+    split and merged in between, and the upstream is restarted."""
+    stream = kinesis.stream(2)
+    found, rng = house(stream, envelope), Random(7)
+    found.close()
+    ledger: list[Record] = []
+    for _ in range(1 if envelope == UPSERT else 3):
+        for _ in range(3):
+            records = drawn(rng, ledger)
+            kinesis.put(stream, records)
+            ledger += records
+            reshard(kinesis, stream, rng)
+        process = get_context("spawn").Process(target=live, args=(found.folder, f"{point}=kill"))
+        process.start()
+        process.join(WAIT_SECONDS)
+        assert process.exitcode == -SIGKILL
+    if point == FP_BOUND:
+        kinesis.persisted()
+        kinesis.program.kill()
+        kinesis.start()
+    found.open()
+    found.settle(fold(ledger, envelope))
+    # Bindings are monotone, and each ends with the number of its last record.
+    there = {shard: kinesis.records(stream, shard) for shard in kinesis.shards(stream)}
+    ends = {shard: len(records) for shard, records in there.items() if records}
+    deadline = time.monotonic() + WAIT_SECONDS
+    while found.machine().remap.frontier.as_dict() != ends and time.monotonic() < deadline:
+        # The last records may delete what is not there.
+        time.sleep(0.02)
+    last: dict[str, int] = {}
+    for _, shard, count, number in found.bindings():
+        assert shard is not None and count >= last.get(shard, 0)
+        assert number == there[shard][count - 1]["SequenceNumber"]
+        last[shard] = count
+    assert last == ends
+    machine = found.machine()
+    at = machine.remap.upper - 1
+    progress = progress_at(machine.remap.shard, machine.source, at, at + 1)
+    shown = dict(zip(*(progress.column(n).to_pylist() for n in progress.column_names[:2]), strict=True))
+    numbers = {shard: records[-1]["SequenceNumber"] for shard, records in there.items() if records}
+    assert shown == {**dict.fromkeys(machine.source.partitions), **numbers}
+    # The children of a shard are never bound together with it.
+    parents = {shard: info.parents for shard, info in kinesis.shards(stream).items()}
+    moved: dict[int, set[str]] = {}
+    for (time_, shard, count, _), before in zip(found.bindings(), _before(found.bindings()), strict=True):
+        if count != before:
+            moved.setdefault(time_, set()).add(str(shard))
+    assert not any(set(parents[shard]) & together for together in moved.values() for shard in together)
+
+
+def _before(bindings: list[tuple[int, str | None, int, str | None]]) -> list[int]:
+    last: dict[str | None, int] = {}
+    found: list[int] = []
+    for _, shard, count, _ in bindings:
+        found.append(last.get(shard, 0))
+        last[shard] = count
+    return found
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(6))
+def test_resharding_under_way_keeps_every_row(
+    house: Callable[..., House], kinesis: Kinesis, seed: int
+) -> None:
+    stream = kinesis.stream(2)
+    found, rng = house(stream, UPSERT), Random(seed)
+    ledger: list[Record] = []
+    for turn in range(20):
+        records = drawn(rng, ledger)
+        kinesis.put(stream, records)
+        ledger += records
+        if rng.random() < 0.5:
+            reshard(kinesis, stream, rng)
+        if turn % 7 == 6:
+            kinesis.persisted()
+            kinesis.program.kill()
+            time.sleep(rng.random())
+            kinesis.start()
+        if rng.random() < 0.2:
+            found.close()
+            found.open()
+    found.settle(fold(ledger, UPSERT))
+
+
+def test_resharding_while_it_is_read(house: Callable[..., House], kinesis: Kinesis) -> None:
+    stream = kinesis.stream(1)
+    found, rng = house(stream, UPSERT), Random(3)
+    ledger: list[Record] = []
+    for _ in range(5):
+        for _ in range(2):
+            records = drawn(rng, ledger)
+            kinesis.put(stream, records)
+            ledger += records
+        reshard(kinesis, stream, rng)
+    found.settle(fold(ledger, UPSERT))
+    kinesis.persisted()
+    kinesis.program.kill()
+    kinesis.start()
+    records = drawn(rng, ledger)
+    kinesis.put(stream, records)
+    ledger += records
+    found.settle(fold(ledger, UPSERT))
+
+
+LARGEST = 2**186 - 1
+
+
+def test_bindings_hold_the_largest_numbers(tmp_path: Path) -> None:
+    """Also after a compaction, and for readers at any time."""
+    environment = Environment.open(str(tmp_path / "data"))
+    try:
+        shard = environment.create_shard("remap", GAUGE.remap_desc)
+        remap = Remap(shard, GAUGE, Offsets())
+        ends = [Offsets({"a": 3}), Offsets({"a": 5, "b": 1}), Offsets({"a": 9, "b": 1})]
+        stamps = [{"a": LARGEST - 2}, {"a": LARGEST - 1, "b": 5}, {"a": LARGEST}]
+        for n, (end, numbers) in enumerate(zip(ends, stamps, strict=True)):
+            remap.bind(1000 * (n + 1), end, f"job{n}", {p: str(number) for p, number in numbers.items()})
+        places = {"a": [(3, str(LARGEST - 2)), (5, str(LARGEST - 1)), (9, str(LARGEST))], "b": [(1, "5")]}
+        assert remap.places() == places
+        found = all_bindings(shard, GAUGE)
+        assert [(count, number) for _, partition, count, number in found if partition == "a"] == places["a"]
+        again = Remap(shard, GAUGE, Offsets())
+        assert again.frontier == ends[-1] and again.stamps == {"a": str(LARGEST), "b": "5"}
+        remap.allow_compaction(2000)
+        later = Remap(shard, GAUGE, Offsets())
+        assert later.places()["a"][-1] == (9, str(LARGEST)) and later.frontier == ends[-1]
+        assert len(str(LARGEST)) == 56
+    finally:
+        environment.close()
