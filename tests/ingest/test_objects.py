@@ -135,7 +135,7 @@ def test_every_line_is_there_once_wherever_it_is_killed(house: Callable[..., Hou
     machine = found.ingestion.machine(source)
     assert machine is not None
     last: dict[str | None, int] = {}
-    for _, key, end in all_bindings(remap, machine.source.gauge):
+    for _, key, end, _ in all_bindings(remap, machine.source.gauge):
         assert end >= last.get(key, 0)
         last[key] = end
     files = found.folder / "files" / "in"

@@ -156,7 +156,7 @@ def test_every_message_is_there_once_wherever_it_is_killed(
     machine = found.ingestion.machine(source)
     assert machine is not None
     last: dict[str | None, int] = {}
-    for _, region, end in all_bindings(remap, machine.source.gauge):
+    for _, region, end, _ in all_bindings(remap, machine.source.gauge):
         assert end >= last.get(region, 0)
         last[region] = end
     assert "1" in last
