@@ -342,7 +342,12 @@ def replicated(
         )
     kept = [c for c in table.columns if c.name not in exclude]
     if not kept:
-        raise InvalidValue(f"table {table.shown} has no columns that could be read", sqlstate="22023")
+        raise InvalidValue(
+            f"table {table.shown} has no columns that could be read",
+            hint=f"Leave it out: name the other tables (FOR TABLES ...), or ALTER PUBLICATION "
+            f"{shown(published.publication)} DROP TABLE {table.shown}; at the server",
+            sqlstate="22023",
+        )
     return ReplicatedTable(
         f"{table.schema}.{table.table}",
         table.schema,
