@@ -106,8 +106,8 @@ def _check(order: Order, columns: Sequence[str]) -> None:
 
 
 def lines(client: Client, wish: WatchOptions, out: TextIO) -> None:
-    """Print every change as COPY ... TO STDOUT writes a line, after a line with the names: a tab or line end in a
-    value does not break the line."""
+    """Print every change as COPY ... TO STDOUT writes a line, after a line with the names. A tab or line end
+    in a value does not break the line."""
     left = wish.limit
     encoder: TextEncoder | None = None
     with client.subscribe(wish.query, key=wish.key) as changes:
