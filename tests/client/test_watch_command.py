@@ -122,9 +122,9 @@ def test_a_line_is_as_copy_writes_it(plain_server: ServerProcess) -> None:
     assert run.returncode == 0, run.stderr
     head, line = run.stdout.splitlines()
     assert head.split("\t") == ["mz_timestamp", "mz_diff", *"bainty", "s", "f", "j"]
-    with psycopg.connect(plain_server.sql_dsn) as sql:
-        with sql.cursor().copy(f"COPY (SELECT * FROM {view}) TO STDOUT".encode()) as copy:
-            copied = b"".join(bytes(block) for block in copy).decode()
+    copying = f"COPY (SELECT * FROM {view}) TO STDOUT".encode()
+    with psycopg.connect(plain_server.sql_dsn) as sql, sql.cursor().copy(copying) as copy:
+        copied = b"".join(bytes(block) for block in copy).decode()
     assert line.split("\t", 2)[2] == copied.rstrip("\n")
 
 

@@ -236,12 +236,17 @@ class Ingestion:
         def clean() -> None:
             if self._stopping.is_set():
                 return
+            definition = json.loads(left.definition)
             try:
-                definition = resolved(self._catalog.state, json.loads(left.definition), self._secrets)
-                upstream = open_source(definition, self.files_root)
+                upstream = open_source(
+                    resolved(self._catalog.state, definition, self._secrets), self.files_root
+                )
             except (TidemillError, KeyError, TypeError, ValueError) as e:
                 log.warning(
-                    "source %s was dropped with its connection. What it has upstream stays: %s", left.name, e
+                    "source %s was dropped with its connection (%s): drop its replication slot %s there",
+                    left.name,
+                    getattr(e, "primary", e),
+                    definition.get("slot"),
                 )
                 self._catalog.settle(left.id)
             else:
@@ -259,7 +264,9 @@ class Ingestion:
             timer.daemon = True
             timer.start()
         else:
-            self._catalog.settle(left.id)
+            # (The next server finds that nothing is left.)
+            if not self._stopping.is_set():
+                self._catalog.settle(left.id)
 
     def _upstream(self, wanted: _Wanted) -> Upstream:
         item = wanted.item
