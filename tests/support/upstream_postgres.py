@@ -40,7 +40,7 @@ class UpstreamDatabase:
 
     @property
     def dsn(self) -> str:
-        return f"host={HOST} port={self.process.port} user=postgres dbname={self.name}"
+        return f"host={HOST} port={self.process.port} user=postgres dbname={self.name} client_encoding=UTF8"
 
     def session(self) -> psycopg.Connection[Any]:
         """A session that commits each statement."""

@@ -139,12 +139,13 @@ def _identify(options: Mapping[str, Any]) -> str:
 
 
 def _check_server(sql: psycopg.Connection[Any]) -> None:
-    version = sql.info.server_version
+    version, level = _row(
+        sql, "SELECT current_setting('server_version_num')::int, current_setting('wal_level')"
+    )
     if version < OLDEST:
         raise NotReplicable(
             f"PostgreSQL {version // 10000} is not supported", detail=f"Versions since {OLDEST // 10000} are."
         )
-    (level,) = _row(sql, "SELECT current_setting('wal_level')")
     if level != "logical":
         raise NotReplicable(
             "the server's log has no data for logical replication",
