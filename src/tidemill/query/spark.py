@@ -58,8 +58,8 @@ STOP_TIMEOUT = 10.0
 # So long the warm-up is put off for the first query that waited for the session: on a busy machine it takes
 # ten seconds, and would take longer if both wanted the processor.
 FIRST_QUERY_SECONDS = 20.0
-# A query that has not taken a session so soon waits for something else: for a source, perhaps, whose ticks begin only
-# after the warm-up.
+# A query that has not taken a session so soon waits for something else: for a source, perhaps, whose ticks
+# begin only after the warm-up.
 FIRST_LEASE_SECONDS = 1.0
 # Threads of the host's own: one wave ahead per stream that is being read, and cancels.
 WORKERS = 32
