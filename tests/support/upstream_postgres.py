@@ -21,6 +21,8 @@ from tidemill.dev.postgres import Postgres
 from tidemill.dev.process import HOST
 from tidemill.errors import Unavailable
 
+# Debian's package postgresql-15, where it is installed.
+OLDER_BINARIES = Path("/usr/lib/postgresql/15/bin")
 _NUMBERS = itertools.count(1)
 
 
