@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -56,19 +56,32 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def latin(upstream: UpstreamDatabase) -> Iterator[UpstreamDatabase]:
-    """A database in LATIN1."""
-    other = UpstreamDatabase(upstream.process, f"{upstream.name}_latin")
-    upstream.run(
-        f"CREATE DATABASE {other.name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0",
-    )
-    yield other
-    upstream.run(f"DROP DATABASE {other.name} WITH (FORCE)")
+def encoded(upstream: UpstreamDatabase) -> Iterator[Callable[[str], UpstreamDatabase]]:
+    """Makes a database in an encoding."""
+    made: list[UpstreamDatabase] = []
+
+    def make(encoding: str) -> UpstreamDatabase:
+        made.append(UpstreamDatabase(upstream.process, f"{upstream.name}_{encoding.lower()}"))
+        upstream.run(
+            f"CREATE DATABASE {made[-1].name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0",
+        )
+        return made[-1]
+
+    yield make
+    for database in made:
+        for (slot,) in upstream.query(
+            "SELECT slot_name::text FROM pg_replication_slots WHERE database = %s", [database.name]
+        ):
+            upstream.run(f"SELECT pg_drop_replication_slot('{slot}')")
+        upstream.run(f"DROP DATABASE {database.name} WITH (FORCE)")
 
 
-def test_names_settings_and_encodings(upstream: UpstreamDatabase, latin: UpstreamDatabase) -> None:
+def test_names_settings_and_encodings(
+    upstream: UpstreamDatabase, encoded: Callable[[str], UpstreamDatabase]
+) -> None:
     """All of it at once: a table whose names need quotes, read by a role whose settings are all wrong."""
-    version = upstream.session().info.server_version
+    latin = encoded("LATIN1")
+    ((version,),) = upstream.query("SELECT current_setting('server_version_num')::int")
     upstream.run("CREATE ROLE odd LOGIN REPLICATION")
     try:
         for database in (upstream, latin):
@@ -98,7 +111,6 @@ def test_names_settings_and_encodings(upstream: UpstreamDatabase, latin: Upstrea
                 assert world.table() == {("2", *row): 1, ("1", *row): 1, (None,) * 7: 1}
             finally:
                 world.close()
-                database.run(f"SELECT pg_drop_replication_slot('{world.slot}')")
     finally:
         for database in (upstream, latin):
             database.run("DROP OWNED BY odd")
@@ -175,6 +187,27 @@ def test_values_at_the_ends_of_their_types(upstream: UpstreamDatabase) -> None:
                 else:
                     assert world.table(n) == {(AS_JSONB.get(case, shown),): 2}, case
         assert refused == REFUSED
+    finally:
+        world.close()
+
+
+def test_bytes_that_are_no_text(encoded: Callable[[str], UpstreamDatabase]) -> None:
+    """In a database without an encoding. PostgreSQL refuses to send them: the source stands, and says why."""
+    database = encoded("SQL_ASCII")
+    database.run(
+        "CREATE TABLE t (v text)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t VALUES ('ä')",
+        "CREATE PUBLICATION p FOR TABLE t",
+    )
+    world = SourceWorld(database, "t")
+    try:
+        world.catch_up()
+        assert world.table() == {("ä",): 1}
+        database.run("SET client_encoding = SQL_ASCII; INSERT INTO t VALUES (E'\\xe9')")
+        failure = world.failure()
+        assert "invalid byte sequence" in str(failure.detail) and "SQL_ASCII" in str(failure.hint)
+        assert world.table() == {("ä",): 1} and not world.errors[0]
     finally:
         world.close()
 
