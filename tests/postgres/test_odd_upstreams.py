@@ -8,6 +8,7 @@ import pytest
 
 from postgres.source_world import SourceWorld
 from support.upstream_postgres import UpstreamDatabase
+from tidemill.sources.contract import UpstreamError
 from tidemill.sources.postgres import source, table_faults
 
 pytestmark = pytest.mark.server
@@ -210,6 +211,36 @@ def test_bytes_that_are_no_text(encoded: Callable[[str], UpstreamDatabase]) -> N
         assert world.table() == {("ä",): 1} and not world.errors[0]
     finally:
         world.close()
+
+
+def test_a_transaction_that_is_open_for_long(upstream: UpstreamDatabase) -> None:
+    """A snapshot waits for its end, and says so. The stream does not wait."""
+    upstream.run(
+        "CREATE TABLE t (id int)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION p FOR TABLE t",
+    )
+    with upstream.session() as sql, upstream.session() as other:
+        sql.execute("BEGIN; INSERT INTO t VALUES (1)")
+        world = SourceWorld(upstream, "t")
+        try:
+            with pytest.raises(UpstreamError, match="waits for the end of its open transactions") as caught:
+                world.source.frontier(0)
+            assert caught.value.transient and "xact_start" in str(caught.value.hint)
+            upstream.run("INSERT INTO t VALUES (2)")
+            sql.execute("COMMIT")
+            world.catch_up()
+            assert world.table() == {(1,): 1, (2,): 1}
+            sql.execute("BEGIN; INSERT INTO t VALUES (3)")
+            other.execute("BEGIN; INSERT INTO t VALUES (4); DELETE FROM t WHERE id = 1; COMMIT")
+            world.catch_up()
+            assert world.table() == {(2,): 1, (4,): 1}
+            world.crash()
+            sql.execute("COMMIT")
+            world.catch_up()
+            assert world.table() == {(2,): 1, (3,): 1, (4,): 1}
+        finally:
+            world.close()
 
 
 def test_many_columns(upstream: UpstreamDatabase) -> None:
