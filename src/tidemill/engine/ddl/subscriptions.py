@@ -7,6 +7,8 @@ drops and renames subscriptions, `engine.subscribe.durable` reads them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidemill.catalog import ops
 from tidemill.catalog.items import (
     RELATIONS,
@@ -27,6 +29,7 @@ from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.durations import MAX_HISTORY_MS, milliseconds
 from tidemill.engine.session.plan import Action, Plan
 from tidemill.engine.session.setting_numbers import SettingUnit, parse_integer
+from tidemill.engine.subscribe.reading import Readings
 from tidemill.errors import Internal, InvalidValue, Unsupported, WrongObjectType
 from tidemill.inputs.queries import followed_whole
 from tidemill.inputs.timelines import check_ours
@@ -63,11 +66,8 @@ def plan_create_subscription(
     resolver = view.resolver()
     bound = bind_kept(query.tree, resolver, view.info(), "a durable subscription")
     _check_repeatable(view, bound)
-    desc = RelationDesc(
-        tuple(
-            Column(c.name, TEXT if c.type.kind is Kind.UNKNOWN else c.type, c.nullable) for c in bound.columns
-        )
-    )
+    typed = [replace(c, type=TEXT) if c.type.kind is Kind.UNKNOWN else c for c in bound.columns]
+    desc = RelationDesc(tuple(typed))
     named = relation.item if isinstance(relation, ast.Name) else None
     spec = spec_for(desc.columns, statement.envelope or ast.SubscribePlain(), relation=named)
     text = kept_text(
@@ -90,7 +90,11 @@ def plan_create_subscription(
 
 
 def plan_reset_subscription(
-    view: CatalogView, ddl: CatalogChanges, service: DurableSubscriptions, statement: ast.ResetSubscription
+    view: CatalogView,
+    ddl: CatalogChanges,
+    service: DurableSubscriptions,
+    readings: Readings,
+    statement: ast.ResetSubscription,
 ) -> Plan:
     item, notice = find_or_none(view, _KIND, statement.name, if_exists=statement.if_exists)
     if item is None:
@@ -100,6 +104,7 @@ def plan_reset_subscription(
 
     async def act() -> Outcome:
         await ddl.by_itself("ALTER SUBSCRIPTION")
+        readings.remove(item)
         await ddl.execution.blocking(service.reset, item)
         return Complete("ALTER SUBSCRIPTION")
 
