@@ -94,6 +94,14 @@ class SubscriptionState:
     kept: Kept
     read: bool
 
+    @property
+    def retain_ms(self) -> int:
+        return DEFAULT_RETAIN_MS if self.item.retain_ms is None else self.item.retain_ms
+
+    @property
+    def retain_bytes(self) -> int:
+        return DEFAULT_RETAIN_BYTES if self.item.retain_bytes is None else self.item.retain_bytes
+
 
 class DurableSubscriptions:
     """Thread-safe."""
@@ -224,9 +232,10 @@ class DurableSubscriptions:
     def states(self) -> list[SubscriptionState]:
         with self._lock:
             entries = list(self._entries.values())
-        return [
-            SubscriptionState(e.item, self.position(e.item), e.kept, e.reader is not None) for e in entries
-        ]
+        return [self._state(entry) for entry in entries]
+
+    def _state(self, entry: _Entry) -> SubscriptionState:
+        return SubscriptionState(entry.item, self.position(entry.item), entry.kept, entry.reader is not None)
 
     def unheld(self) -> frozenset[ItemId]:
         """Collections whose history is needed and not held yet: tables, views, and sources with all that
@@ -278,7 +287,7 @@ class DurableSubscriptions:
                     hold.advance(position.held)
             shards = self._shards(entry)
             entry.kept = kept_since([part for s in shards for part in s.parts], position.held)
-            why = self._exceeded(entry.item, entry.kept)
+            why = self._exceeded(self._state(entry))
             if why is not None:
                 self._give_up(entry, position, why)
 
@@ -309,14 +318,13 @@ class DurableSubscriptions:
         if entry.reader is not None:
             entry.reader.end(SubscriptionLost(entry.item, why))
 
-    def _exceeded(self, item: Subscription, kept: Kept) -> str | None:
-        limit = DEFAULT_RETAIN_MS if item.retain_ms is None else item.retain_ms
+    def _exceeded(self, state: SubscriptionState) -> str | None:
+        kept, limit, size = state.kept, state.retain_ms, state.retain_bytes
         if kept.oldest is not None and self._environment.oracle.now() - kept.oldest > limit:
             return (
                 f"Changes since {show_time(kept.oldest)} were not acknowledged; "
                 f"they are kept for {limit} milliseconds (RETAIN)."
             )
-        size = DEFAULT_RETAIN_BYTES if item.retain_bytes is None else item.retain_bytes
         if kept.bytes > size:
             return (
                 f"The changes that were not acknowledged are in files of {kept.bytes} bytes; "

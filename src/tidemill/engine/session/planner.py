@@ -157,7 +157,9 @@ def plan(
         case ast.CreateSubscription():
             return subscriptions_ddl.plan_create_subscription(view, s.ddl, statement)
         case ast.ResetSubscription():
-            return subscriptions_ddl.plan_reset_subscription(view, s.ddl, s.engine.durable, s.readings, statement)
+            return subscriptions_ddl.plan_reset_subscription(
+                view, s.ddl, s.engine.durable, s.readings, statement
+            )
         case ast.FetchSubscription():
             return durable.plan_fetch_subscription(
                 view, reader, s.engine.durable, s.readings, statement, types

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import partial
 
 from sqlglot import exp
@@ -219,6 +220,8 @@ def _position(position: ast.Expr | None, params: Sequence[Value]) -> int | None:
         return None
     number = _parameter(position)
     value = position.tree.name if number is None else params[number - 1].scalar.as_py()
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        value = int(value)  # drivers that do not know mz_timestamp take it for a numeric
     if not str(value).isdigit():
         raise InvalidValue(f"{value} is no position", hint="Give a number of milliseconds.", sqlstate="22023")
     return int(value)
