@@ -1,5 +1,5 @@
 """A durable subscription beside a model: whatever a reader, its client and the server do, a reader that
-stores its position with its effects has every change once, and one that only acknowledges gets all after that.
+stores its position with its effects has every change once, and one that only acknowledges gets the rest.
 """
 
 from __future__ import annotations
