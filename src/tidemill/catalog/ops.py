@@ -40,6 +40,7 @@ from tidemill.catalog.items import (
     Reference,
     Schema,
     SchemaItem,
+    SourceTable,
     Subscription,
     SystemParameter,
     Table,
@@ -391,9 +392,10 @@ class _Draft:
         item = self.changeable(op.id)
         if isinstance(item, SCHEMA_ITEMS) and item.owner not in (None, op.of):
             shown, owner = self.state.describe(item), self.state.describe(self.items[item.owner])
-            raise DependentObjects(
-                f"cannot drop {shown} because {owner} requires it", hint=f"You can drop {owner} instead."
-            )
+            hint = f"You can drop {owner} instead."
+            if isinstance(item, SourceTable) and item.dead_letters_of is None:
+                hint = "ALTER SOURCE ... DROP SUBSOURCE drops it alone."
+            raise DependentObjects(f"cannot drop {shown} because {owner} requires it", hint=hint)
         if not op.cascade:
             contents = self.state.contents(op.id)
             # The schema `public` of a new database does not prevent that the database is dropped.

@@ -76,6 +76,7 @@ class TidemillEngine:
             environment.oracle.now,
             background.ingestion.waiting_transaction,
             background.ingestion.wait_bound,
+            background.ingestion.read,
         )
         self.write_locks = WriteLocks()
         self.commits = Commits(environment, catalog, self.write_locks, background.moved)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
+from tidemill.arrangements import Arrangements
 from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
@@ -79,7 +80,10 @@ class Background:
             on_moved=self.moved,
         )
         self.collections = Collections(environment, self.ingestion)
-        self.queries = QueryRuntime(self.collections, environment.oracle, spark, Evaluations(spark))
+        self.arrangements = Arrangements(str(_arrangements_folder(config, environment, spark)))
+        self.queries = QueryRuntime(
+            self.collections, environment.oracle, spark, Evaluations(spark), self.arrangements
+        )
         self.views = Views(
             environment,
             catalog,
@@ -138,6 +142,9 @@ class Background:
 
         if gone:
             self.hub.dropped(gone, error)
+            self.arrangements.forget(
+                {c.shard for c in old.collections()} - {c.shard for c in new.collections()}
+            )
 
     def stop(self) -> None:
         """Stops steps, ticks and maintenance. Blocks until those in progress have ended."""
@@ -152,3 +159,13 @@ class Background:
     def close(self) -> None:
         """Called after `stop`, and after the workers have ended."""
         self._following.shutdown(wait=False, cancel_futures=True)
+        self.arrangements.close()
+
+
+def _arrangements_folder(config: Config, environment: Environment, spark: SparkHost) -> Path:
+    """On this machine, and beyond a restart if there is a folder that stays."""
+    if config.scratch_dir:
+        return Path(config.scratch_dir) / f"arrangements-{environment.id}"
+    if config.on_s3:
+        return spark.scratch / "arrangements"
+    return Path(config.data_dir) / "cache" / "arrangements"
