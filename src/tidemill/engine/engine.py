@@ -64,6 +64,7 @@ class TidemillEngine:
         )
         self.queries = background.queries
         self.subscriptions = background.subscriptions
+        self.durable = background.durable
         self.sources = background.sources
         self.views = background.views
         self.sinks = background.sinks

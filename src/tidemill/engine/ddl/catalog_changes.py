@@ -168,7 +168,12 @@ def _find(view: CatalogView, kind: ast.ObjectKind, name: ast.Name) -> Item:
     return item
 
 
-_NO_RELATIONS = (ast.ObjectKind.CONNECTION, ast.ObjectKind.SECRET, ast.ObjectKind.SINK)
+_NO_RELATIONS = (
+    ast.ObjectKind.CONNECTION,
+    ast.ObjectKind.SECRET,
+    ast.ObjectKind.SINK,
+    ast.ObjectKind.SUBSCRIPTION,
+)
 
 
 def find_connection(view: CatalogView, name: ast.Name, type_: str) -> Connection:

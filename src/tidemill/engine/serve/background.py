@@ -39,6 +39,7 @@ from tidemill.sinks.feed import sink_shard
 from tidemill.sinks.open import SinkOpener
 from tidemill.sinks.service import Sinks
 from tidemill.subscribe.hub import Hub
+from tidemill.subscriptions.service import DurableSubscriptions
 from tidemill.views.program import ViewProgram
 from tidemill.views.service import Views
 
@@ -91,6 +92,7 @@ class Background:
             on_lost=environment.oracle.lose,
         )
         self.collections.keep_views(self.views.shard, self.views.readable)
+        self.durable = DurableSubscriptions(environment, catalog, self.collections)
         opener = SinkOpener(environment, self.collections, spark, secrets, config.files_root)
         self.sinks = Sinks(catalog, opener.open, sink_shard)
         self.views.start()
@@ -98,7 +100,14 @@ class Background:
         self.sources: SourcesView = LiveSources(self.ingestion, catalog)
         compactor = SparkCompactor(environment, spark)
         self._maintenance = MaintenanceLoop(
-            environment, catalog, self.ingestion, self.views, self.sinks, compactor, config.retain_history
+            environment,
+            catalog,
+            self.ingestion,
+            self.views,
+            self.sinks,
+            self.durable,
+            compactor,
+            config.retain_history,
         )
         self._maintenance.start()
         self._collector = EngineCollector(
@@ -144,6 +153,7 @@ class Background:
         self.views.stop()
         self.ingestion.stop()
         self._maintenance.stop()
+        self.durable.stop()
         self.subscriptions.close()
 
     def close(self) -> None:
