@@ -72,14 +72,18 @@ def place_of(connection: Mapping[str, Any], topic: str, seconds: float = LOOK_SE
 
 
 def make_topic(
-    connection: Mapping[str, Any], topic: str, partitions: int | None, replicas: int | None
+    connection: Mapping[str, Any],
+    topic: str,
+    partitions: int | None,
+    replicas: int | None,
+    config: Mapping[str, str] = TOPIC_CONFIG,
 ) -> TopicPlace:
-    """The topic, created if it does not exist. Raises UpstreamError, and InvalidValue if it exists with
-    another number of partitions."""
+    """The topic, created with these settings if it does not exist. Raises UpstreamError, and InvalidValue if
+    it exists with another number of partitions."""
     try:
         found = place_of(connection, topic, CREATE_SECONDS)
     except NoTopic:
-        _create(connection, topic, partitions, replicas)
+        _create(connection, topic, partitions, replicas, config)
         return place_of(connection, topic, CREATE_SECONDS)
     if partitions not in (None, found.partitions):
         raise InvalidValue(
@@ -91,12 +95,18 @@ def make_topic(
     return found
 
 
-def _create(connection: Mapping[str, Any], topic: str, partitions: int | None, replicas: int | None) -> None:
+def _create(
+    connection: Mapping[str, Any],
+    topic: str,
+    partitions: int | None,
+    replicas: int | None,
+    config: Mapping[str, str],
+) -> None:
     complaints = Complaints()
     settings: dict[str, Any] = {**configuration(connection), "error_cb": complaints}
     client = AdminClient(settings)
     # -1: the broker's default.
-    new = NewTopic(topic, partitions or -1, replicas or -1, config=dict(TOPIC_CONFIG))
+    new = NewTopic(topic, partitions or -1, replicas or -1, config=dict(config))
     future = client.create_topics([new], request_timeout=CREATE_SECONDS)[topic]
     try:
         future.result(CREATE_SECONDS + 1)
