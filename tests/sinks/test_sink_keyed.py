@@ -209,7 +209,9 @@ def test_debezium_has_both_rows_and_partitions_are_those_of_java(world: World, k
     }
 
 
-def test_two_rows_of_a_key_end_the_topic_before_them(world: World, kafka: Kafka) -> None:
+def test_two_rows_of_a_key_end_the_topic_before_them(
+    world: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = Topic(world, kafka)
     world.append([((1, "a"), 1)], 5)
     one = topic.machine(snapshot=False)
@@ -221,6 +223,10 @@ def test_two_rows_of_a_key_end_the_topic_before_them(world: World, kafka: Kafka)
             run(one, world)
         assert caught.value.detail == "Key (k)=(1) has more than one row at 7."
         assert one.frontier == 7
+        # Trying again does not read all keys.
+        with monkeypatch.context() as patch, pytest.raises(SinkError, match="two rows have one key"):
+            patch.setattr(KeyedWriter, "recall", None)
+            one.step()
         one.close()
         one = topic.machine(life + 1, snapshot=False)
     one.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from decimal import Decimal
 from typing import Any
 
 import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import TYPES, columns, texts
 
@@ -53,7 +54,14 @@ def without_logical(schema: Any) -> Any:
     return schema
 
 
+# Where one more byte is needed, and bytes in between that look like a sign.
+EDGES = [n * sign for n in (0, 1, 63, 64, 65, 127, 128, 129, 8191, 8192, 65536, 16777217) for sign in (1, -1)]
+
+
 @settings(deadline=None, max_examples=300)
+@example((model.INT8, [*EDGES, 2**63 - 1, -(2**63), None]))
+@example((model.numeric(38, 0), [*map(Decimal, EDGES), Decimal(10**38 - 1), Decimal(1 - 10**38), None]))
+@example((model.TEXT, ["", "x" * 63, "x" * 64, "x" * 8192, None]))
 @given(st.sampled_from(AVRO_TYPES).flatmap(lambda t: st.tuples(st.just(t), columns(t))))
 def test_avro_comes_back(case: tuple[SqlType, list[Any]]) -> None:
     t, values = case

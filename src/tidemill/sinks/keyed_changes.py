@@ -44,7 +44,8 @@ class KeyedChanges:
         times = np.asarray(table.column(TIME_COLUMN).to_numpy()).astype(np.int64, copy=False)
         diffs = np.asarray(table.column(DIFF_COLUMN).to_numpy()).astype(np.int64, copy=False)
         if not len(keys):
-            return Changes(table, *(np.empty(0, np.int64),) * 3, initial), keys
+            nothing = np.empty(0, np.int64)
+            return Changes(table, nothing, nothing, nothing, initial), keys
         hashes = key_hashes(keys)
         order = np.lexsort((diffs > 0, times, hashes[:, 1], hashes[:, 0]))
         sorted_times, sorted_hashes, up = times[order], hashes[order], (diffs > 0)[order]

@@ -33,7 +33,6 @@ class KeyedWriter:
     `tombstones`: a message without a value follows each deletion."""
 
     silent = True
-    recalls = True
 
     def __init__(
         self,
@@ -55,6 +54,11 @@ class KeyedWriter:
         self._written = written
         self._tombstones = tombstones
         self._changes = KeyedChanges(messages.keys)
+        # The time before which the known keys are those of the collection; None if they are not.
+        self._known_at: int | None = None
+        # The time at which it began, until something is sent: all that is known was recalled then.
+        self._begun: int | None = None
+        self.recalls = True
 
     @property
     def pace(self) -> SinkPace:
@@ -64,13 +68,19 @@ class KeyedWriter:
         return self._target.resume()
 
     def begin(self, lower: int) -> None:
-        self._changes = KeyedChanges(self._messages.keys)
+        # An attempt that failed need not read all keys again if it sent nothing.
+        self.recalls = self._known_at != lower
+        if self.recalls:
+            self._changes, self._known_at = KeyedChanges(self._messages.keys), None
+        self._begun = lower
 
     def recall(self, piece: pa.Table) -> None:
         self._take(piece.select(self._columns), initial=True)
 
     def send(self, table: pa.Table, *, initial: bool) -> None:
         table = table.select(self._columns)
+        if self._begun is not None:
+            self._known_at, self._begun = None if initial else self._begun, None
         try:
             self._send(table, initial=initial)
         except EndsAt as e:
@@ -81,6 +91,7 @@ class KeyedWriter:
 
     def state(self, upper: int) -> None:
         self._target.state(upper)
+        self._known_at = upper
 
     def close(self) -> None:
         self._target.close()
@@ -98,9 +109,11 @@ class KeyedWriter:
 
     def _take(self, table: pa.Table, *, initial: bool) -> tuple[Changes, pa.Array]:
         check_nulls(table.columns[: len(self._schema)], self._schema)
+        known, self._known_at = self._known_at, None
         try:
             return self._changes.of(table, initial=initial)
         except NotOne as e:
+            self._known_at = known
             error = self._not_one(table.slice(e.row, 1), e.at)
             if initial:
                 raise error from None

@@ -1,7 +1,7 @@
 """The set of keys that a collection has: a hash table of 128-bit hashes, in numpy, whole batches at a time.
 
-Called by `keyed_changes`, which must know whether a key that gets a row has one already. A key takes 16 bytes
-at twice the room. That two of 30 million keys have one hash has a probability of 1e-24.
+Called by `keyed_changes`, which must know whether a key that gets a row has one already. A key takes 40 to 80
+bytes. That two of 50 million keys have one hash has a probability of 1e-23.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tidemill.errors import LimitExceeded
 from tidemill.types.columns import spans
 from tidemill.types.hash import PIECE_ROWS, hash_bytes
 
-# The table then has 2 GB at most.
-MAX_KEYS = 60_000_000
+# The table then has 2 GB.
+MAX_KEYS = 50_000_000
 _FIRST_SLOTS = 1 << 10
 # First words with a meaning of their own; hashes that are one of them are changed.
 _EMPTY, _REMOVED = 0, 1
@@ -94,7 +94,8 @@ class KnownKeys:
         if 2 * (self._taken + more) <= len(self._slots):
             return
         slots = _FIRST_SLOTS
-        while slots < 3 * wanted:
+        # Some room for keys that come and go, whose slots are free again only in a new table.
+        while slots < wanted * 5 // 2:
             slots *= 2
         kept = self._slots[self._slots[:, 0] > _REMOVED]
         self._slots, self._taken = np.zeros((slots, 2), np.uint64), 0

@@ -36,7 +36,7 @@ class SinkWriter(Protocol):
 
     @property
     def recalls(self) -> bool:
-        """To continue, it must be given what the collection has at the time before (`recall`)."""
+        """Behind `begin`, it must be given what the collection has at the time before (`recall`)."""
         ...
 
     def resume(self) -> int | None:
