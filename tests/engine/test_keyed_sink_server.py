@@ -5,8 +5,10 @@ written is read back by sources of the same server, and is equal; what cannot be
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -75,11 +77,10 @@ def test_rows_of_all_types_come_back(sql: Connection, kafka: Kafka, registry: Sc
     run(sql, f"CREATE SINK su FROM t {into % 'u'} {avro} ENVELOPE UPSERT")
     run(sql, f"CREATE SINK sd FROM t {into % 'd'} {avro} ENVELOPE DEBEZIUM")
     run(sql, f"CREATE SINK sj FROM t {into % 'j'} JSON ENVELOPE UPSERT")
-    for name, envelope in (("u", "UPSERT"), ("d", "DEBEZIUM UPSERT")):
+    for name, envelope in (("u", "INCLUDE KEY AS id ENVELOPE UPSERT"), ("d", "ENVELOPE DEBEZIUM UPSERT")):
         run(
             sql,
-            f"CREATE SOURCE {name} FROM KAFKA CONNECTION k (TOPIC '{topic}-{name}') "
-            f"FORMAT {avro} ENVELOPE {envelope}",
+            f"CREATE SOURCE {name} FROM KAFKA CONNECTION k (TOPIC '{topic}-{name}') FORMAT {avro} {envelope}",
         )
     run(
         sql,
@@ -140,6 +141,35 @@ def test_rows_of_all_types_come_back(sql: Connection, kafka: Kafka, registry: Sc
         run(sql, f"DROP SINK {name}")
 
 
+def test_the_statements_of_the_page_run(sql: Connection, kafka: Kafka, registry: SchemaRegistry) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "sql" / "create-sink-rows.md").read_text()
+    (block,) = re.findall(r"```sql no-test\n(.*?)```", page, re.DOTALL)
+    topic = f"keyed-{time.time_ns()}"
+    for word, ours in (
+        ("localhost:9092", kafka.bootstrap),
+        ("http://localhost:8081", registry.url),
+        ("TOPIC 'orders'", f"TOPIC '{topic}'"),
+    ):
+        assert word in block
+        block = block.replace(word, ours)
+    for statement in block.split(";\n"):
+        run(sql, statement)
+    run(sql, "INSERT INTO orders VALUES (1, 'apple', 0.50)")
+    run(sql, "DELETE FROM orders")
+
+    partitions = Admin({"brokers": [kafka.bootstrap]}).identity(topic, SECONDS).partitions
+
+    def said() -> list[tuple[bool, list[str]]]:
+        return [
+            (m.value() is None, [name for name, _ in m.headers() or []])
+            for partition in partitions
+            for m in kafka.read(topic, partition)
+        ]
+
+    until(lambda: said() == [(gone, ["tidemill-timestamp"]) for gone in (False, True)])
+    run(sql, "DROP SINK orders_out")
+
+
 def refused(c: Connection, statement: str) -> tuple[str | None, str | None]:
     with pytest.raises(psycopg.Error) as caught:
         run(c, statement)
@@ -182,7 +212,7 @@ def test_what_create_refuses(sql: Connection, kafka: Kafka, registry: SchemaRegi
         "55000",
         f'topic "{full}" is not empty',
     )
-    short = kafka.create_topic()
+    short = kafka.create_topic(config={"retention.ms": "60000"})
     assert refused(sql, create("KEY (a)", "JSON", "UPSERT", into=short)) == (
         "55000",
         f'topic "{short}" forgets messages',

@@ -265,6 +265,14 @@ def test_what_stops_a_sink(world: World, kafka: Kafka, monkeypatch: pytest.Monke
     one = topic.machine()
     run(one, world)
     one.close()
+    again = Topic(world, kafka)
+    one = again.machine()
+    run(one, world)
+    kafka.delete_topic(again.name)
+    kafka.create_topic(again.name, 2, COMPACT)
+    one.close()
+    with pytest.raises(SinkError, match="was created anew"):
+        again.machine().step()
     # The progress is gone: nobody knows what the topic has.
     kafka.delete_topic(f"{topic.name}-p")
     kafka.create_topic(f"{topic.name}-p")

@@ -3,14 +3,15 @@
 A record is written in the transaction that it counts, so both become visible together, or neither does. The
 topic has one partition and is compacted; a record's key is the sink, so that a sink that is created anew does
 not continue from another one's. A record also has the life of the process that wrote it, which is greater
-than that of every earlier one: a server that has lost its data directory to another stops there.
+than that of every earlier one: a server that has lost its data directory to another stops there. And it has
+the identity of the topic, so that one that was created anew is not taken for the one that has the rows.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from tidemill.sinks.kafka_topic import FARTHER, FIRST_LOOK, LOOK_SECONDS
@@ -25,13 +26,14 @@ TOPIC_CONFIG = {"cleanup.policy": "compact", "segment.bytes": "16777216", "segme
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`upper` is None while nothing is complete."""
+    """`upper` is None while nothing is complete. `topic_id` is that of the topic whose progress it is."""
 
     upper: int | None
     life: int
+    topic_id: str | None
 
     def to_bytes(self) -> bytes:
-        return json.dumps({"upper": self.upper, "life": self.life}).encode()
+        return json.dumps(asdict(self)).encode()
 
 
 def progress_topic(topic: str) -> str:
@@ -71,7 +73,7 @@ def last_progress(connection: Mapping[str, Any], topic: str, sink: bytes, check:
 def _read(value: bytes, topic: str) -> Progress:
     try:
         said = cast("dict[str, Any]", json.loads(value))
-        return Progress(said["upper"], int(said["life"]))
+        return Progress(said["upper"], int(said["life"]), said["topic_id"])
     except (ValueError, KeyError, TypeError):
         raise SinkError(
             f'the progress in topic "{topic}" cannot be read',

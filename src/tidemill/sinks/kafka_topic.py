@@ -39,12 +39,14 @@ _FORBIDDEN = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZ
 @dataclass(frozen=True, slots=True)
 class TopicPlace:
     """The first offset of the partition with the statements, and its end; the number of partitions; whether
-    no partition has a record."""
+    no partition has a record; what distinguishes the topic from a later one with its name (None if the
+    brokers are too old)."""
 
     low: int
     high: int
     partitions: int
     empty: bool
+    topic_id: str | None
 
 
 def statement_key(share: tuple[int, int], upper: int) -> bytes:
@@ -64,11 +66,12 @@ def read_key(key: bytes) -> tuple[tuple[int, int], int] | None:
 def place_of(connection: Mapping[str, Any], topic: str, seconds: float = LOOK_SECONDS) -> TopicPlace:
     """Raises NoTopic, Unreachable."""
     admin = Admin(connection)
-    partitions = admin.identity(topic, seconds).partitions
+    identity = admin.identity(topic, seconds)
+    partitions = identity.partitions
     low = admin.starts(topic, partitions, seconds)
     high = admin.ends(topic, partitions, seconds)
     empty = all(low[p] == high[p] for p in partitions)
-    return TopicPlace(low[STATEMENTS], high[STATEMENTS], len(partitions), empty)
+    return TopicPlace(low[STATEMENTS], high[STATEMENTS], len(partitions), empty, identity.topic_id)
 
 
 def make_topic(

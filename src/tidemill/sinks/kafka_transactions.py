@@ -22,7 +22,7 @@ from confluent_kafka import Message as Delivered
 
 from tidemill import failpoints
 from tidemill.sinks.kafka_progress import PARTITION, Progress, last_progress
-from tidemill.sinks.kafka_topic import LOOK_SECONDS, place_of
+from tidemill.sinks.kafka_topic import LOOK_SECONDS, TopicPlace, place_of
 from tidemill.sinks.target import Check, SinkError, SinkPace, Written
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kafka.client import Complaints, Unreachable, configuration, explain, refused
@@ -114,6 +114,7 @@ class TransactionalTopic:
         self._producer: Producer | None = None
         self._brokers = ""
         self._open = False
+        self._topic_id: str | None = None
         # Messages and bytes of the batches that may be in flight, in their order.
         self._batches: deque[tuple[int, int]] = deque()
         self._failed: KafkaError | None = None
@@ -130,14 +131,10 @@ class TransactionalTopic:
         producer = self._start()
         self._wait(producer.init_transactions)
         last = self._last()
-        if last is None and not place.empty:
-            raise SinkError(
-                f'topic "{self._progress}" has lost the progress of the sink',
-                detail=f'Topic "{self._topic}" has messages, and it is not known how far they go.',
-                hint="DROP the sink, and CREATE it anew with another topic.",
-            )
+        self._check_same(last, place)
+        self._topic_id = place.topic_id
         if last is None or last.life != self._life:
-            self._commit(Progress(None if last is None else last.upper, self._life))
+            self._commit(Progress(None if last is None else last.upper, self._life, place.topic_id))
         return None if last is None else last.upper
 
     def send(self, keys: Sequence[bytes], values: Sequence[bytes | None], times: Sequence[int]) -> None:
@@ -163,7 +160,7 @@ class TransactionalTopic:
 
     def state(self, upper: int) -> None:
         """Commits what was sent, with the progress. Everything before `upper` is in the topic."""
-        self._commit(Progress(upper, self._life))
+        self._commit(Progress(upper, self._life, self._topic_id))
         self._written.statements += 1
 
     def close(self) -> None:
@@ -194,6 +191,26 @@ class TransactionalTopic:
                 "the topic holds another history: DROP the sink, and CREATE it anew with another topic.",
             )
         return last
+
+    def _check_same(self, last: Progress | None, place: TopicPlace) -> None:
+        """Raises SinkError if the progress is not that of this topic."""
+        hint = "DROP the sink, and CREATE it anew with another topic."
+        if last is None and not place.empty:
+            raise SinkError(
+                f'topic "{self._progress}" has lost the progress of the sink',
+                detail=f'Topic "{self._topic}" has messages, and it is not known how far they go.',
+                hint=hint,
+            )
+        if (
+            last is not None
+            and last.topic_id != place.topic_id
+            and None not in (last.topic_id, place.topic_id)
+        ):
+            raise SinkError(
+                f'topic "{self._topic}" was created anew',
+                detail="It has not the rows that the sink has written.",
+                hint=hint,
+            )
 
     def _start(self) -> Producer:
         settings: dict[str, Any] = {**configuration(self._connection), **_SETTINGS}

@@ -1,4 +1,4 @@
-"""INTO KAFKA with ENVELOPE UPSERT or DEBEZIUM: checks the key, creates the topic and the topic of its progress,
+"""INTO KAFKA with ENVELOPE UPSERT or DEBEZIUM: checks the key, creates the topic and the one of its progress,
 and registers the schemas of keys and values."""
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ def _check_kept(connection: Mapping[str, Any], topic: str) -> None:
         if settings[name] != "-1":
             raise InvalidValue(
                 f'topic "{topic}" forgets messages',
-                detail=f"It has cleanup.policy={settings['cleanup.policy']} and {name}={settings[name]}. Rows "
-                "that do not change would be removed from it.",
+                detail=f"It has cleanup.policy={settings['cleanup.policy']} and {name}={settings[name]}. "
+                "Rows that do not change would be removed from it.",
                 hint="Set cleanup.policy=compact.",
                 sqlstate="55000",
             )
