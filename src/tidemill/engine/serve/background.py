@@ -12,6 +12,7 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
+from tidemill.arrangements import Arrangements
 from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
@@ -78,7 +79,13 @@ class Background:
             on_moved=self.moved,
         )
         self.collections = Collections(environment, self.ingestion)
-        self.queries = QueryRuntime(self.collections, environment.oracle, spark, Evaluations(spark))
+        self.queries = QueryRuntime(
+            self.collections,
+            environment.oracle,
+            spark,
+            Evaluations(spark),
+            Arrangements(str(_cache_folder(config, environment, spark))),
+        )
         self.views = Views(
             environment,
             catalog,
@@ -142,3 +149,10 @@ class Background:
     def close(self) -> None:
         """Called after `stop`, and after the workers have ended."""
         self._following.shutdown(wait=False, cancel_futures=True)
+
+
+def _cache_folder(config: Config, environment: Environment, spark: SparkHost) -> Path:
+    """Where arrangements are kept: on this machine, and beyond a restart if there is a folder that stays."""
+    if config.scratch_dir:
+        return Path(config.scratch_dir) / f"arrangements-{environment.id}"
+    return spark.scratch / "arrangements"
