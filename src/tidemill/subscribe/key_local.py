@@ -16,15 +16,16 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidemill.errors import Internal, TidemillError, Unavailable
+from tidemill.arrangements import ArrangementLost, key_hash
+from tidemill.errors import TidemillError, Unavailable
 from tidemill.persist.holds import Hold
-from tidemill.query.multiset import total
+from tidemill.query.multiset import add_up, negated, total
 from tidemill.query.version_rows import Touched, difference, loose_versions, versions
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous
-from tidemill.types.identity import consolidate, row_hash
+from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
 from tidemill.types.model import RelationDesc
 
@@ -62,17 +63,19 @@ class KeyedInput:
     index: KeyIndex | None = None
 
     def hashes(self, rows: pa.Table) -> np.ndarray:
-        return row_hash(rows, RelationDesc(), self.key).view(np.uint64)
+        return key_hash(rows, self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class RunningStage:
-    """`evaluate` gives the stage's rows, with their version last, over the versions of the inputs; `names`
-    are those of its columns; `empty` has them, the time and the diff."""
+    """`evaluate` gives the stage's rows, with their version last, over the versions of the inputs, `whole`
+    its whole answer at a time, each row once with its count. `names` are those of its columns; `empty` has
+    them, the time and the diff."""
 
     name: str
     inputs: tuple[KeyedInput, ...]
     evaluate: Callable[[Mapping[str, pa.Table]], pa.Table]
+    whole: Callable[[int], pa.Table]
     names: tuple[str, ...]
     empty: pa.Table
 
@@ -94,18 +97,20 @@ class _Input:
 class KeyLocalFollower:
     def __init__(
         self,
-        stages: Sequence[RunningStage],
+        open_stages: Callable[[int], Sequence[RunningStage]],
         inputs: Mapping[str, Follower],
         columns: Mapping[str, Sequence[str]],
         from_: int,
         names: Sequence[str],
         holds: Sequence[Hold] = (),
     ) -> None:
-        """`inputs`: by placeholder, followers of the relations from `from_` on; `columns`: what the stages
-        use of them. The indexes stand at `from_`. `names` are those of the answer's columns. All is closed
-        with this one."""
+        """`open_stages` returns the stages with their indexes at a time. `inputs`: by placeholder, followers
+        of the relations from `from_` on; `columns`: what the stages use of them. `names` are those of the
+        answer's columns. `holds` are on the inputs, just before `from_`. All is closed with this one, but
+        only if it could be made."""
         self.frontier = from_
-        self._stages = stages
+        self._open_stages = open_stages
+        self._stages = open_stages(from_)
         self._inputs = {name: _Input(f, list(columns[name]), []) for name, f in inputs.items()}
         self._names = [*names, TIME_COLUMN, DIFF_COLUMN]
         self._holds = holds
@@ -122,8 +127,14 @@ class KeyLocalFollower:
         if error is not None and error[0] >= until:
             error = None
         lower, end = self.frontier, until if error is None else error[0]
-        tables = self._take(end)
-        done, found = self._evaluate(tables, lower, end)
+        tables = self._waiting(end)
+        try:
+            done, found = self._evaluate(tables, lower, end)
+        except ArrangementLost:
+            self._close_indexes()
+            self._stages = self._open_stages(lower)
+            done, found = self._evaluate(tables, lower, end)
+        self._taken(end)
         updates = pa.concat_tables(found) if found else self._stages[-1].empty
         self.frontier = until if done == end else done
         for hold in self._holds:
@@ -160,18 +171,19 @@ class KeyLocalFollower:
             given.waiting.append(rows)
         return not changes.idle
 
-    def _take(self, until: int) -> dict[str, pa.Table]:
-        """The waiting updates with a time before `until`."""
-        taken: dict[str, pa.Table] = {}
+    def _waiting(self, until: int) -> dict[str, pa.Table]:
+        """The updates with a time before `until`."""
+        found: dict[str, pa.Table] = {}
         for name, given in self._inputs.items():
-            if not given.waiting:
-                continue
-            waiting = pa.concat_tables(given.waiting)
-            now = pc.less(waiting.column(TIME_COLUMN), until)
-            taken[name] = waiting.filter(now).combine_chunks()
-            later = waiting.filter(pc.invert(now))
-            given.waiting = [later] if later.num_rows else []
-        return {name: table for name, table in taken.items() if table.num_rows}
+            if given.waiting:
+                waiting = pa.concat_tables(given.waiting)
+                found[name] = waiting.filter(pc.less(waiting.column(TIME_COLUMN), until)).combine_chunks()
+        return {name: table for name, table in found.items() if table.num_rows}
+
+    def _taken(self, until: int) -> None:
+        for given in self._inputs.values():
+            late = [t.filter(pc.greater_equal(t.column(TIME_COLUMN), until)) for t in given.waiting]
+            given.waiting = [t for t in late if t.num_rows]
 
     # -- evaluation
 
@@ -184,9 +196,7 @@ class KeyLocalFollower:
             raise
         except (TidemillError, _TooMany) as e:
             times = np.unique(np.concatenate([_times(t) for t in tables.values()]))
-            if len(times) == 1:
-                if isinstance(e, _TooMany):
-                    raise Internal("the rows of one time do not fit one evaluation") from None
+            if len(times) == 1 and isinstance(e, TidemillError):
                 self._failure = e
                 first = int(times[0])
                 if first > lower:
@@ -250,16 +260,25 @@ class KeyLocalFollower:
             tables[each.name] = versions(
                 touched, before, each.hashes(before), own, hashes.get(each.name, _NO_HASHES)
             )
-        if sum(map(total, tables.values())) > MAX_VERSION_ROWS and len(times) > 1:
-            raise _TooMany
+        if sum(map(total, tables.values())) > MAX_VERSION_ROWS:
+            if len(times) > 1:
+                raise _TooMany
+            at = int(times[0])
+            updates = add_up([stage.whole(at), negated(stage.whole(at - 1))]).rename_columns(
+                [*stage.names, DIFF_COLUMN]
+            )
+            return updates.add_column(len(stage.names), TIME_COLUMN, pa.array(np.full(updates.num_rows, at)))
         return difference(stage.evaluate(tables), times, stage.names)
 
     def _indexes(self) -> list[KeyIndex]:
         return [i.index for stage in self._stages for i in stage.inputs if i.index is not None]
 
-    def close(self) -> None:
+    def _close_indexes(self) -> None:
         for index in self._indexes():
             index.close()
+
+    def close(self) -> None:
+        self._close_indexes()
         for given in self._inputs.values():
             given.follower.close()
         for hold in self._holds:

@@ -15,10 +15,16 @@ from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
 # The index of a source (a placeholder or a stage's name) by these columns of it.
 OpenIndex = Callable[[str, tuple[str, ...], pa.Schema], KeyIndex]
+# The answer of a stage at a time, each row once with its count.
+Whole = Callable[[KeyedStage, int], pa.Table]
 
 
 def running_stages(
-    host: SparkHost, stages: Sequence[KeyedStage], relations: Mapping[str, pa.Schema], open_index: OpenIndex
+    host: SparkHost,
+    stages: Sequence[KeyedStage],
+    relations: Mapping[str, pa.Schema],
+    open_index: OpenIndex,
+    whole: Whole,
 ) -> list[RunningStage]:
     """`relations`: the columns that the query uses of each, by placeholder."""
     schemas = dict(relations)
@@ -41,6 +47,7 @@ def running_stages(
                     keyed.stage.name,
                     tuple(inputs),
                     partial(_evaluate, host, keyed),
+                    partial(whole, keyed),
                     tuple(columns.names),
                     pa.schema([*columns, *stamps]).empty_table(),
                 )

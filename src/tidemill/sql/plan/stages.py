@@ -84,8 +84,8 @@ class StageInput:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`query` is over the query's relations, `plan` the same over `inputs`. `rules`: its operators that have a
-    key, as (operator, key), from the outside in."""
+    """`query` is over the query's relations, `plan` the same over `inputs`. `rules`: its operators that have
+    a key, as (operator, key), from the outside in."""
 
     name: str
     query: Operator
@@ -202,13 +202,19 @@ class _Planner:
         return self._by_key(what, pairs, lambda keys: self._join_sides(op, keys[0], keys[1], given))
 
     def _by_outputs(self, what: str, op: Operator, outputs: Sequence[Ref]) -> Operator:
-        return self._by_key(what, [(ref,) for ref in outputs], lambda keys: self._query_rows(op, keys[0]))
+        candidates = [(ref,) for ref in outputs]
+        return self._by_key(what, candidates, lambda keys: self._query_rows(op, keys[0]), op)
 
     def _by_key(
-        self, what: str, candidates: Sequence[Key], push: Callable[[Sequence[Key]], Operator]
+        self,
+        what: str,
+        candidates: Sequence[Key],
+        push: Callable[[Sequence[Key]], Operator],
+        within: Operator | None = None,
     ) -> Operator:
         """An operator that is local to some of the candidates (each is one part of the key, as it reads on
-        each side): to those that need the fewest stages below it. `push` takes the key of each side."""
+        each side): to those that need the fewest stages below it. `push` takes the key of each side. For
+        EXPLAIN the key is shown over the input of `within`."""
         candidates = [c for c in candidates if all(can_be_key(node.type) for node in c)]
         costs = [self._cost(lambda c=c: push([(node,) for node in c])) for c in candidates]
         least = min((cost for cost in costs if cost is not None), default=None)
@@ -219,8 +225,8 @@ class _Planner:
         joint = self._cost(lambda: push(sides))
         if joint is None or joint > least:
             sides = [(node,) for node in chosen[0]]
-        if what:
-            self._state.rules.append((what, sides[0]))
+        if not self._trying:
+            self._state.rules.append((what, _shown(within, sides[0])))
         return push(sides)
 
     def _cost(self, push: Callable[[], Operator]) -> int | None:
@@ -445,6 +451,16 @@ class _Planner:
 
 
 # -- keys
+
+
+def _shown(within: Operator | None, key: Key) -> Key:
+    if isinstance(within, Group):
+        return tuple(_group_key(within, part) for part in key)
+    while isinstance(within, Distinct | FirstOfEach | SetOperation):
+        within = inputs(within)[0]
+    nodes = {o.name: o.node for o in within.outputs} if isinstance(within, Project) else {}
+    found = [nodes.get(part.name, part) if isinstance(part, Ref) and not part.table else part for part in key]
+    return tuple(n.args[0] if isinstance(n, Op) and n.key == "comparable" else n for n in found)
 
 
 def _names_of(op: Operator) -> str:
