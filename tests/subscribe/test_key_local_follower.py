@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -13,51 +15,70 @@ import pytest
 from key_index import ListedIndex
 from told_spans import Told, Update, updates_table
 
+from sql.random_queries import Queries
 from support.bound import Names
+from tidemill.errors import TidemillError
 from tidemill.query.multiset import add_up, expand
 from tidemill.query.read import ConstantInput
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
 from tidemill.sql.bind import BoundQuery
 from tidemill.sql.bind.incremental import KeyedStage, keyed_stages
+from tidemill.sql.plan.unkept import NotIncremental
 from tidemill.subscribe.key_local import KeyIndex, KeyLocalFollower, RunningStage
 from tidemill.subscribe.stage_query import running_stages
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, arrow_schema
-from tidemill.types.model import INT4, NUMERIC, TEXT, Column, RelationDesc
+from tidemill.types.model import BOOL, DATE, INT4, INT8, NUMERIC, TEXT, Column, Kind, RelationDesc, array
+from tidemill.types.parse_name import parse_type
 
 pytestmark = pytest.mark.spark
 
+_SEEDS = [pytest.param(n, marks=[pytest.mark.chaos] if n else []) for n in range(20)]
+
 DESC = RelationDesc((Column("a", INT4), Column("b", INT4), Column("s", TEXT), Column("n", NUMERIC)))
+# The tables of random queries.
+_G = {
+    "id": INT4,
+    "k": INT4,
+    "s": TEXT,
+    "x": parse_type("numeric(8,2)"),
+    "d": DATE,
+    "b": BOOL,
+    "a": array(INT4),
+}
+_H = {"id": INT4, "k": INT4, "s": TEXT, "y": INT8, "d": DATE}
+G, H = (RelationDesc(tuple(Column(n, t) for n, t in columns.items())) for columns in (_G, _H))
+DESCS = {"t": DESC, "u": DESC, "v": DESC, "g": G, "h": H}
 NAMES = Names(
-    {"t": DESC, "u": DESC, "v": DESC},
+    {"t": DESC, "u": DESC, "v": DESC, "g": G, "h": H},
     {"few": "SELECT a, b, s FROM t WHERE b > 0", "counts": "SELECT a, count(*) AS c FROM t GROUP BY a"},
 )
-SCHEMA = arrow_schema(DESC)
 LAST = 5
 
-_VALUES = (
-    [None, 0, 1, 1, 2],
-    [None, 0, 1, 3],
-    [None, "", "x", "y"],
-    [None, "0", "1.5", "-2.25"],
-)
+_VALUES: dict[Kind, list[Any]] = {
+    Kind.INT4: [None, 0, 1, 1, 2],
+    Kind.INT8: [None, 0, 1, 9007199254740993],
+    Kind.TEXT: [None, "", "a", "b"],
+    Kind.NUMERIC: [None, Decimal(0), Decimal("1.5"), Decimal("-2.25")],
+    Kind.DATE: [None, date(2020, 2, 29), date(1999, 12, 31)],
+    Kind.BOOL: [None, False, True],
+    Kind.ARRAY: [None, [], [1, 2], [None, 3]],
+}
 
 
-def history(dice: random.Random) -> list[Update]:
+def history(dice: random.Random, desc: RelationDesc) -> list[Update]:
     """Inserts, updates and deletes of rows that may be there more than once; those at 0 are there first."""
-    here: Counter[tuple[Any, ...]] = Counter()
+    here: list[tuple[Any, ...]] = []
     updates: list[Update] = []
     for time in range(LAST + 1):
         for _ in range(dice.choice([0, 1, 2, 6, 12])):
-            there = sorted((+here).elements(), key=str)
-            if there and dice.random() < 0.5:
-                gone = dice.choice(there)
-                here[gone] -= 1
+            if here and dice.random() < 0.5:
+                gone = here.pop(dice.randrange(len(here)))
                 updates.append((gone, time, -1))
                 if dice.random() < 0.5:
                     continue
-            row, copies = tuple(map(dice.choice, _VALUES)), dice.choice([1, 1, 2])
-            here[row] += copies
+            row, copies = tuple(dice.choice(_VALUES[t.kind]) for t in desc.types), dice.choice([1, 1, 2])
+            here += [row] * copies
             updates.append((row, time, copies))
     return updates
 
@@ -65,13 +86,18 @@ def history(dice: random.Random) -> list[Update]:
 Histories = Mapping[str, Sequence[Update]]
 
 
-def at_time(updates: Sequence[Update], at: int) -> pa.Table:
-    return add_up([updates_table([u for u in updates if u[1] <= at], DESC).drop_columns([TIME_COLUMN])])
+def at_time(found: Histories, relation: str, at: int) -> pa.Table:
+    past = [u for u in found[relation] if u[1] <= at]
+    return add_up([updates_table(past, DESCS[relation]).drop_columns([TIME_COLUMN])])
+
+
+def rows_at(found: Histories, relation: str, at: int) -> ConstantInput:
+    return ConstantInput(expand(at_time(found, relation, at), arrow_schema(DESCS[relation]).names))
 
 
 def select(spark: SparkHost, bound: BoundQuery, text: str, found: Histories, at: int) -> pa.Table:
     inputs = {
-        placeholder: ConstantInput(expand(at_time(found[relation], at), SCHEMA.names))
+        placeholder: rows_at(found, relation, at)
         for placeholder, relation in bound.inputs.items()
         if placeholder in text
     }
@@ -98,19 +124,19 @@ def follower(
             first = stage_rows(by_name[source])
         else:
             first = add_up(
-                [at_time(found[bound.inputs[source]], from_ - 1).select([*schema.names, DIFF_COLUMN])]
+                [at_time(found, bound.inputs[source], from_ - 1).select([*schema.names, DIFF_COLUMN])]
             )
         return ListedIndex(first, key, from_)
 
     def stage_rows(keyed: KeyedStage) -> pa.Table:
-        inputs = {
-            p: ConstantInput(expand(at_time(found[bound.inputs[p]], from_ - 1), SCHEMA.names))
-            for p in keyed.reads
-        }
+        inputs = {p: rows_at(found, bound.inputs[p], from_ - 1) for p in keyed.reads}
         made = collect(spark, keyed.whole, inputs, keyed.columns)
         return add_up([made.append_column(DIFF_COLUMN, pa.array(np.ones(made.num_rows, np.int64)))])
 
-    relations = {p: pa.schema([SCHEMA.field(n) for n in names]) for p, names in used.items()}
+    relations = {
+        p: pa.schema([arrow_schema(DESCS[bound.inputs[p]]).field(n) for n in names])
+        for p, names in used.items()
+    }
 
     def no_whole(keyed: KeyedStage, at: int) -> pa.Table:
         raise AssertionError
@@ -127,7 +153,7 @@ def follower(
 
 def check(spark: SparkHost, query: str, seed: int) -> None:
     dice = random.Random(f"{query} {seed}")
-    found = {name: history(dice) for name in ("t", "u", "v")}
+    found = {name: history(dice, desc) for name, desc in DESCS.items()}
     uppers = [*sorted(dice.sample(range(2, LAST + 1), dice.randint(0, 2))), LAST + 1]
     bound = NAMES.bind(query)
     follow = follower(spark, bound, found, uppers)
@@ -195,7 +221,26 @@ SELECT a, max(c) FROM (SELECT a, b, count(*) AS c FROM t GROUP BY a, b) x GROUP 
 """
 
 
-@pytest.mark.parametrize("seed", [pytest.param(n, marks=[pytest.mark.chaos] if n else []) for n in range(20)])
+@pytest.mark.parametrize("seed", _SEEDS)
 @pytest.mark.parametrize("query", QUERIES.strip().strip(";").split(";\n"))
 def test_a_rule(spark: SparkHost, query: str, seed: int) -> None:
     check(spark, query, seed)
+
+
+def random_query(seed: int) -> str:
+    """One that has stages."""
+    made = Queries(random.Random(seed))
+    while True:
+        query = made.query()[0]
+        try:
+            keyed_stages(NAMES.bind(query))
+        except (NotIncremental, TidemillError):
+            continue
+        return query
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=[pytest.mark.chaos] if n > 7 else []) for n in range(400)]
+)
+def test_a_random_query(spark: SparkHost, seed: int) -> None:
+    check(spark, random_query(seed), seed)

@@ -46,6 +46,11 @@ class Touched:
         """Sorted, each once."""
         return np.unique(self.hashes)
 
+    def where(self, chosen: np.ndarray) -> Touched:
+        """The pairs of the chosen times, a mask of `times`."""
+        kept = chosen[self.numbers]
+        return Touched(self.times, self.hashes[kept], self.numbers[kept])
+
     def pairs(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For rows with these key hashes: the row and the number of the time, for each time at which its key
         is touched."""

@@ -69,11 +69,13 @@ class KeyedInput:
 @dataclass(frozen=True, slots=True)
 class RunningStage:
     """`evaluate` gives the stage's rows, with their version last, over the versions of the inputs, `whole`
-    its whole answer at a time, each row once with its count. `names` are those of its columns; `empty` has
+    its whole answer at a time, each row once with its count. Of the inputs that are `linear` the changes
+    alone are needed while the others stay as they are. `names` are those of its columns; `empty` has
     them, the time and the diff."""
 
     name: str
     inputs: tuple[KeyedInput, ...]
+    linear: frozenset[str]
     evaluate: Callable[[Mapping[str, pa.Table]], pa.Table]
     whole: Callable[[int], pa.Table]
     names: tuple[str, ...]
@@ -246,29 +248,41 @@ class KeyLocalFollower:
         if not changes:
             return stage.empty
         times = np.unique(np.concatenate([_times(t) for t in changes.values()]))
-        touched = Touched.of(times, list(hashes.values()), [_times(changes[n]) for n in hashes])
-        keys = touched.keys
+        # Where that helps, the inputs change one after the other at each time.
+        ways = len(stage.inputs) if stage.linear else 1
+        steps = {
+            each.name: np.searchsorted(times, _times(changes[each.name])) * ways + number % ways
+            for number, each in enumerate(stage.inputs)
+            if each.name in changes
+        }
+        reached = np.unique(np.concatenate(list(steps.values())))
+        touched = Touched.of(reached, list(hashes.values()), [steps[n] for n in hashes])
         tables: dict[str, pa.Table] = {}
-        for each in stage.inputs:
-            own = changes.get(each.name)
-            if own is None:
-                own = _no_changes(each.schema)
+        for number, each in enumerate(stage.inputs):
+            own = _no_changes(each.schema)
+            if each.name in changes:
+                own = changes[each.name]
+                place = own.schema.get_field_index(TIME_COLUMN)
+                own = own.set_column(place, TIME_COLUMN, pa.array(steps[each.name]))
             if each.index is None:
-                tables[each.name] = loose_versions(times, own)
+                tables[each.name] = loose_versions(reached, own)
                 continue
-            before = each.index.lookup(keys, lower).select([*each.schema.names, DIFF_COLUMN])
-            tables[each.name] = versions(
-                touched, before, each.hashes(before), own, hashes.get(each.name, _NO_HASHES)
-            )
+            asked, alone = touched, each.name in stage.linear
+            if alone:
+                asked = touched.where(reached % ways != number)
+            before = each.index.lookup(asked.keys, lower).select([*each.schema.names, DIFF_COLUMN])
+            of = hashes.get(each.name, _NO_HASHES)
+            rows = versions(asked, before, each.hashes(before), own, of)
+            tables[each.name] = pa.concat_tables([rows, loose_versions(reached, own)]) if alone else rows
         if sum(map(total, tables.values())) > MAX_VERSION_ROWS:
             if len(times) > 1:
                 raise _TooMany
             at = int(times[0])
-            updates = add_up([stage.whole(at), negated(stage.whole(at - 1))]).rename_columns(
-                [*stage.names, DIFF_COLUMN]
-            )
-            return updates.add_column(len(stage.names), TIME_COLUMN, pa.array(np.full(updates.num_rows, at)))
-        return difference(stage.evaluate(tables), times, stage.names)
+            changed = add_up([stage.whole(at), negated(stage.whole(at - 1))])
+            changed = changed.rename_columns([*stage.names, DIFF_COLUMN])
+            stamps = pa.array(np.full(changed.num_rows, at))
+            return changed.add_column(len(stage.names), TIME_COLUMN, stamps)
+        return difference(stage.evaluate(tables), times[reached // ways], stage.names)
 
     def _indexes(self) -> list[KeyIndex]:
         return [i.index for stage in self._stages for i in stage.inputs if i.index is not None]

@@ -46,6 +46,7 @@ def running_stages(
                 RunningStage(
                     keyed.stage.name,
                     tuple(inputs),
+                    keyed.stage.linear,
                     partial(_evaluate, host, keyed),
                     partial(whole, keyed),
                     tuple(columns.names),

@@ -7,7 +7,7 @@ here each becomes a Spark query over several versions of its inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -56,8 +56,13 @@ def keyed_stages(bound: BoundQuery) -> tuple[KeyedStage, ...]:
         raise NotIncremental(uses)
     if not bound.inputs:
         raise NotIncremental("it reads nothing")
+    *inner, last = stages_of(bound.plan)
+    if len(last.columns) != len(bound.columns):
+        raise NotIncremental("its columns")
+    told = zip(last.columns, bound.columns, strict=True)
+    last = replace(last, columns=tuple((name, c.type) for (name, _), c in told))
     try:
-        return tuple(_lowered(bound, stage) for stage in stages_of(bound.plan))
+        return tuple(_lowered(bound, stage) for stage in (*inner, last))
     except Unsupported as e:
         raise NotIncremental(e.primary) from None
 

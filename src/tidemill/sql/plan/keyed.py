@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tidemill.sql.plan.expressions import BoundNode, Op, Ref, Subquery, walk
+from tidemill.sql.plan.expressions import BoundNode, Const, Convert, Op, Ref, Subquery, walk
 from tidemill.sql.plan.operators import (
     Copies,
     Distinct,
@@ -74,6 +74,31 @@ def equalities(condition: BoundNode | None) -> Iterator[Pair]:
                 yield a, b
 
 
+_COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
+
+
+def harmless(condition: BoundNode | None) -> Iterator[BoundNode]:
+    """The parts of a condition that cannot fail for any row: comparisons of columns and constants."""
+    for part in conjuncts(condition):
+        if not isinstance(part, Op) or part.key.partition("(")[0] not in _COMPARISONS:
+            continue
+        if all(_cannot_fail(n) for arg in part.args for n in walk(arg)):
+            yield part
+
+
+def _cannot_fail(node: BoundNode) -> bool:
+    converted = isinstance(node, Convert) and not node.explicit and node.type.kind in _WIDER
+    return converted or isinstance(node, Ref | Const)
+
+
+# What the binder converts numbers to without being asked cannot overflow in these types.
+_WIDER = frozenset({Kind.INT4, Kind.INT8, Kind.NUMERIC, Kind.TEXT})
+
+
+def pairs_of(conditions: Iterable[BoundNode]) -> list[Pair]:
+    return [pair for condition in conditions for pair in equalities(condition)]
+
+
 def facts(source: Operator) -> Iterator[Pair]:
     """The pairs that are equal in all rows of what stands in FROM."""
     if isinstance(source, Filter):
@@ -97,15 +122,20 @@ def is_over(node: BoundNode, names: frozenset[str]) -> bool:
     return bool(tables) and tables <= names and not any(isinstance(part, Subquery) for part in parts)
 
 
-def equal_over(node: BoundNode, names: frozenset[str], pairs: Sequence[Pair]) -> BoundNode | None:
-    """An expression over these items that equals `node`; a column, if there is one."""
+def equal_to(node: BoundNode, pairs: Sequence[Pair]) -> list[BoundNode]:
+    """The node, and all that follows from the pairs to equal it."""
     known = [node]
     for found in known:
         for a, b in pairs:
             for one, other in ((a, b), (b, a)):
                 if one == found and other not in known:
                     known.append(other)
-    over = [n for n in known if is_over(n, names)]
+    return known
+
+
+def equal_over(node: BoundNode, names: frozenset[str], pairs: Sequence[Pair]) -> BoundNode | None:
+    """An expression over these items that equals `node`; a column, if there is one."""
+    over = [n for n in equal_to(node, pairs) if is_over(n, names)]
     return next((n for n in over if isinstance(n, Ref)), over[0] if over else None)
 
 

@@ -25,9 +25,12 @@ from tidemill.sql.plan.keyed import (
     conjuncts,
     correlation,
     equal_over,
+    equal_to,
     equalities,
     facts,
+    harmless,
     is_over,
+    pairs_of,
     read_subqueries,
     references,
 )
@@ -65,6 +68,8 @@ MAX_STAGES = 16
 
 T = TypeVar("T")
 Key = tuple[BoundNode, ...]
+# Conditions that all rows that matter satisfy, and that cannot fail for others.
+Given = Sequence[BoundNode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,12 @@ class Stage:
     inputs: tuple[StageInput, ...]
     rules: tuple[tuple[str, Key], ...]
 
+    @property
+    def linear(self) -> frozenset[str]:
+        """The inputs of which the changes alone are needed while the others stay as they are: each row of the
+        answer is made of one row of them."""
+        return linear_inputs(self.plan)[1]
+
 
 def stages_of(plan: Operator) -> tuple[Stage, ...]:
     """The query's stages, each after those that it reads; the last one gives the query's answer. Raises
@@ -113,6 +124,32 @@ def _plan_stage(plan: Operator, made: list[Stage]) -> str:
     return stage.name
 
 
+def linear_inputs(op: Operator) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of the scans of a plan, and those in which it is linear if the others do not change."""
+    if isinstance(op, Scan):
+        return frozenset({op.placeholder}), frozenset({op.placeholder})
+    inside = frozenset(
+        o.placeholder
+        for subquery in read_subqueries(op)
+        for o in walk_plan(subquery.plan)
+        if isinstance(o, Scan)
+    )
+    sides = [linear_inputs(under) for under in inputs(op)]
+    names = inside.union(*(side[0] for side in sides))
+    if isinstance(op, Join):
+        (left, of_left), (right, of_right) = sides
+        linear = (of_left if op.side in ("", "LEFT") else frozenset[str]()) - right
+        if op.side in ("", "RIGHT") and not (isinstance(op.right, Named) and op.right.lateral):
+            linear |= of_right - left
+    elif isinstance(op, SetOperation) and op.kind == "UNION" and not op.distinct:
+        linear = frozenset(n for n in names if all(n not in known or n in own for known, own in sides))
+    elif isinstance(op, Project | Filter | Named | Expand) and not any(True for _ in windows(op)):
+        linear = sides[0][1]
+    else:
+        linear = frozenset[str]()
+    return names, linear - inside
+
+
 class _CannotPush(Exception):
     """The key does not reach the inputs of an operator."""
 
@@ -121,7 +158,7 @@ class _CannotPush(Exception):
 class _State:
     """What planning one stage has decided so far."""
 
-    cuts: int
+    cuts: int  # about how many further stages are needed
     inputs: dict[tuple[str, tuple[str, ...]], StageInput]
     renamed: dict[Ref, BoundNode]
     rules: list[tuple[str, Key]]
@@ -138,6 +175,8 @@ class _Planner:
         # Only the number of cuts matters: no stage is made.
         self._trying = 0
         self._cut: dict[tuple[int, Key], Scan] = {}
+        # The stage is a join: another join inside it is one with it only if it has no longer key.
+        self._joins = False
 
     def plan(self) -> Stage:
         try:
@@ -156,8 +195,8 @@ class _Planner:
 
     # -- operators above the first that needs a key
 
-    def _outer(self, op: Operator, given: Sequence[Pair] = ()) -> Operator:
-        """`given`: pairs that are equal in all rows that the filters above let through."""
+    def _outer(self, op: Operator, given: Given = ()) -> Operator:
+        """`given`: conditions that all rows satisfy that the filters above let through."""
         if not reads(op):
             raise NotIncremental("some of its rows are always there")
         if isinstance(op, Scan):
@@ -167,7 +206,7 @@ class _Planner:
                 _names_of(op), [(e,) for e in self._common(op)], lambda keys: self._below(op, keys[0])
             )
         if isinstance(op, Filter):
-            return replace(op, input=self._outer(op.input, (*given, *equalities(op.condition))))
+            return replace(op, input=self._outer(op.input, (*given, *harmless(op.condition))))
         if isinstance(op, Project | Named | Expand):
             return replace(op, input=self._outer(op.input))
         if isinstance(op, Sort) or (isinstance(op, Limit) and keeps_all(op)):
@@ -188,7 +227,7 @@ class _Planner:
             return self._by_outputs(what, op, [Ref(t, "", n) for n, t in columns_of(op)])
         raise NotIncremental(*_whole(op))
 
-    def _outer_join(self, op: Join, given: Sequence[Pair]) -> Operator:
+    def _outer_join(self, op: Join, given: Given) -> Operator:
         left, right = reads(op.left), reads(op.right)
         if not right and op.side in ("", "LEFT"):
             return replace(op, left=self._outer(op.left, given))
@@ -198,6 +237,7 @@ class _Planner:
         if isinstance(op.right, Named) and op.right.lateral:
             found = [(outer,) for outer, _ in correlation(op.right.input, aliases(op.left))[1]]
             return self._by_key("LATERAL", found, lambda keys: self._lateral(op, keys[0]))
+        self._joins = True
         pairs = _join_pairs(op, given)
         return self._by_key(what, pairs, lambda keys: self._join_sides(op, keys[0], keys[1], given))
 
@@ -260,7 +300,7 @@ class _Planner:
         for window in windows(op):
             if not all(part in window.partition for part in key):
                 raise _CannotPush("a window function has another PARTITION BY")
-        given = tuple(equalities(op.condition)) if isinstance(op, Filter) else ()
+        given = tuple(harmless(op.condition)) if isinstance(op, Filter) else ()
         pushed = {id(s): self._subquery(op, s, key) for s in read_subqueries(op)}
         source = self._source(op.input, key, given)
 
@@ -285,7 +325,7 @@ class _Planner:
         if any(True for _ in read_subqueries(plan)):
             raise _CannotPush("a subquery is inside another one")
         if isinstance(plan, Filter) and plan is base:
-            return replace(plan, input=self._source(plan.input, key, tuple(equalities(plan.condition))))
+            return replace(plan, input=self._source(plan.input, key, tuple(harmless(plan.condition))))
         return replace(plan, input=self._correlated(inputs(plan)[0], key, base))
 
     def _lateral(self, op: Join, key: Key) -> Operator:
@@ -300,16 +340,16 @@ class _Planner:
 
     # -- FROM
 
-    def _source(self, op: Operator, key: Key, given: Sequence[Pair]) -> Operator:
+    def _source(self, op: Operator, key: Key, given: Given) -> Operator:
         """The item of FROM, of which only rows with the key matter; all that matter satisfy `given`."""
         state = self._state.copy()
         try:
             return self._pushed(op, key, given)
         except _CannotPush:
             self._state = state
-            return self._cut_off(op, key)
+            return self._cut_off(op, key, given)
 
-    def _pushed(self, op: Operator, key: Key, given: Sequence[Pair]) -> Operator:
+    def _pushed(self, op: Operator, key: Key, given: Given) -> Operator:
         if isinstance(op, Scan):
             if not all(isinstance(k, Ref) and k.table == op.alias for k in key):
                 raise _CannotPush("the key is computed")
@@ -322,7 +362,7 @@ class _Planner:
             if self._demands(op):
                 self._check_common(op, key)
                 return self._below(op, key)
-            return replace(op, input=self._source(op.input, key, (*given, *equalities(op.condition))))
+            return replace(op, input=self._source(op.input, key, (*given, *harmless(op.condition))))
         if isinstance(op, Sort):
             return self._source(op.input, key, given)
         if isinstance(op, Join):
@@ -334,7 +374,7 @@ class _Planner:
         if not all(part in common for part in key):
             raise _CannotPush("a window function or subquery has another key")
 
-    def _pushed_join(self, op: Join, key: Key, given: Sequence[Pair]) -> Operator:
+    def _pushed_join(self, op: Join, key: Key, given: Given) -> Operator:
         left, right = aliases(op.left), aliases(op.right)
         if isinstance(op.right, Named) and op.right.lateral and reads(op.right):
             pairs = correlation(op.right.input, left)[1]
@@ -342,28 +382,29 @@ class _Planner:
                 raise _CannotPush("LATERAL has another key")
             return self._lateral(op, key)
         if not reads(op.right) and op.side in ("", "LEFT"):
-            return replace(op, left=self._source(op.left, _over(key, left, given), given))
+            return replace(op, left=self._source(op.left, _over(key, left, pairs_of(given)), given))
         if not _plain(op):
             raise _CannotPush("a subquery is in the condition of a join")
         if op.side == "FULL":
             raise _CannotPush("the key of a full join")
         if not op.side:
-            pairs = (*given, *facts(op))
+            pairs = (*pairs_of(given), *facts(op))
+            if self._joins and not _covered(_join_pairs(op, given), key, pairs):
+                raise _CannotPush("the join inside has a longer key")
             return self._join_sides(op, _over(key, left, pairs), _over(key, right, pairs), given)
         on = tuple(equalities(op.condition))
         kept, other = (op.left, op.right) if op.side == "LEFT" else (op.right, op.left)
-        mine = _over(key, aliases(kept), (*given, *facts(kept)))
+        mine = _over(key, aliases(kept), (*pairs_of(given), *facts(kept)))
         if not reads(other):
             raise _CannotPush("an outer join of rows that are always there")
         theirs = tuple(_matching(part, aliases(other), on, tuple(facts(kept))) for part in mine)
         sides = (mine, theirs) if op.side == "LEFT" else (theirs, mine)
         return self._join_sides(op, *sides, given)
 
-    def _join_sides(self, op: Join, left: Key, right: Key, given: Sequence[Pair] = ()) -> Operator:
+    def _join_sides(self, op: Join, left: Key, right: Key, given: Given = ()) -> Operator:
         if not _plain(op):
             raise _CannotPush("a subquery is in the condition of a join")
-        on = tuple(equalities(op.condition))
-        both = (*given, *on) if not op.side else ()
+        both = (*given, *harmless(op.condition)) if not op.side else ()
         return replace(
             op,
             left=self._source(op.left, left, given if op.side == "LEFT" else both),
@@ -420,7 +461,7 @@ class _Planner:
             self._state.inputs[op.placeholder, key] = found
         return Scan(found.name, op.alias)
 
-    def _cut_off(self, op: Operator, key: Key) -> Operator:
+    def _cut_off(self, op: Operator, key: Key, given: Given) -> Operator:
         """What stands in FROM as a stage of its own, and its changes as the input here."""
         names = aliases(op)
         if not all(is_over(part, names) for part in key) or (isinstance(op, Named) and op.lateral):
@@ -431,15 +472,21 @@ class _Planner:
         defined = {o.alias for o in inside if isinstance(o, Scan | Named)}
         if any(r.table and r.table not in defined for r in references(inside)):
             raise _CannotPush("it names columns of the query around it")
-        self._state.cuts += 1
+        # About as many stages as it becomes.
+        keyed = (Join, Group, Distinct, FirstOfEach)
+        self._state.cuts += 1 + sum(isinstance(o, keyed) and reads(o) > 0 for o in inside)
         if self._trying:
             return op
         own = set(map(id, inside))
         above = [o for o in walk_plan(self._query) if id(o) not in own]
         wanted = [r for r in dict.fromkeys(references(above)) if r.table in names]
         parts = list(dict.fromkeys([*wanted, *key]))
-        query = Project(op, tuple(Output(f"c{i}", node) for i, node in enumerate(parts)))
-        known = (id(op), tuple(parts))
+        below = op
+        for condition in given:
+            if is_over(condition, names):
+                below = Filter(below, condition)
+        query = Project(below, tuple(Output(f"c{i}", node) for i, node in enumerate(parts)))
+        known = (id(op), (*parts, *given))
         scan = self._cut.get(known)
         if scan is None:
             scan = Scan(_plan_stage(query, self._made), f"w{len(self._made)}")
@@ -467,15 +514,22 @@ def _names_of(op: Operator) -> str:
     return "a window function" if any(True for _ in windows(op)) else "a subquery"
 
 
-def _join_pairs(op: Join, given: Sequence[Pair]) -> list[Key]:
+def _join_pairs(op: Join, given: Given) -> list[Key]:
     left, right = aliases(op.left), aliases(op.right)
     pairs: list[Key] = []
-    for a, b in (*equalities(op.condition), *(() if op.side else given)):
+    for a, b in (*equalities(op.condition), *(() if op.side else pairs_of(given))):
         if is_over(a, left) and is_over(b, right):
             pairs.append((a, b))
         elif is_over(a, right) and is_over(b, left):
             pairs.append((b, a))
     return list(dict.fromkeys(pairs))
+
+
+def _covered(own: Sequence[Key], key: Key, pairs: Sequence[Pair]) -> bool:
+    """Whether each of a join's own pairs is a part of the key."""
+    return all(
+        any(one == part or one in equal_to(part, pairs) for part in key for one in pair) for pair in own
+    )
 
 
 def _over(key: Key, names: frozenset[str], pairs: Sequence[Pair]) -> Key:
