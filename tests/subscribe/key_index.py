@@ -28,7 +28,9 @@ class ListedIndex:
         rows = pa.concat_tables(self._updates)
         rows = rows.filter(pc.less(rows.column(TIME_COLUMN), before)).drop_columns([TIME_COLUMN])
         own = row_hash(rows, RelationDesc(), self._key).view(np.uint64)
-        return add_up([rows.filter(pa.array(np.isin(own, hashes)))])
+        found = add_up([rows.filter(pa.array(np.isin(own, hashes)))])
+        # As shards say it.
+        return found.cast(pa.schema([f.with_nullable(f.name != DIFF_COLUMN) for f in found.schema]))
 
     def append(self, updates: pa.Table, hashes: np.ndarray, upper: int) -> None:
         assert len(hashes) == updates.num_rows and upper >= self.upper

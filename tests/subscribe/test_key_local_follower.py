@@ -144,7 +144,9 @@ def follower(
     def open_stages(_at: int) -> Sequence[RunningStage]:
         return running_stages(spark, stages, relations, open_index, no_whole)
 
-    inputs = {p: Told(DESC, [u for u in found[r] if u[1] >= from_], uppers) for p, r in bound.inputs.items()}
+    inputs = {
+        p: Told(DESCS[r], [u for u in found[r] if u[1] >= from_], uppers) for p, r in bound.inputs.items()
+    }
     for each in inputs.values():
         each.frontier = from_
     names = [f"c{i}" for i in range(len(bound.columns))]

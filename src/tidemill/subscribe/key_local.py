@@ -170,7 +170,7 @@ class KeyLocalFollower:
         if rows.num_rows:
             # The query may not use the columns in which rows differ.
             rows = consolidate(rows.select([*given.columns, TIME_COLUMN, DIFF_COLUMN]), RelationDesc())
-            given.waiting.append(rows)
+            given.waiting.append(_bare(rows))
         return not changes.idle
 
     def _waiting(self, until: int) -> dict[str, pa.Table]:
@@ -270,7 +270,7 @@ class KeyLocalFollower:
             asked, alone = touched, each.name in stage.linear
             if alone:
                 asked = touched.where(reached % ways != number)
-            before = each.index.lookup(asked.keys, lower).select([*each.schema.names, DIFF_COLUMN])
+            before = _bare(each.index.lookup(asked.keys, lower).select([*each.schema.names, DIFF_COLUMN]))
             of = hashes.get(each.name, _NO_HASHES)
             rows = versions(asked, before, each.hashes(before), own, of)
             tables[each.name] = pa.concat_tables([rows, loose_versions(reached, own)]) if alone else rows
@@ -301,6 +301,11 @@ class KeyLocalFollower:
 
 _NO_HASHES = np.zeros(0, np.uint64)
 _NOTHING = pa.table({TIME_COLUMN: pa.array([], pa.int64()), DIFF_COLUMN: pa.array([], pa.int64())})
+
+
+def _bare(rows: pa.Table) -> pa.Table:
+    """Without what schemas say beside names and types."""
+    return pa.table(rows.columns, names=rows.schema.names)
 
 
 def _no_changes(schema: pa.Schema) -> pa.Table:
