@@ -6,7 +6,6 @@ shared by all queries that look rows up by the same columns, those of inner stag
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +41,8 @@ _log = logging.getLogger(__name__)
 # The answer of one stage, where all of it is needed at once.
 MAX_STAGE_BYTES = 512 << 20
 
-_numbers = itertools.count(1)
+# Changes when the rows of the same text would be others.
+_STAGE = "stage 1"
 
 
 def stages_to_follow(catalog: CatalogState, bound: BoundQuery) -> tuple[KeyedStage, ...]:
@@ -145,7 +145,10 @@ class _Stages:
         keyed = self._by_name.get(source)
         if keyed is not None:
             rows = partial(self._keyed_rows, keyed, key, from_ - 1)
-            return arrangements.private(f"stage {next(_numbers)}", schema, from_, rows)
+            shards = {p: collections.shard(self._item(self._bound.inputs[p])) for p in sorted(keyed.reads)}
+            # What is computed in the same way from the same collections is the same.
+            name = f"{_STAGE} {[(p, s.id) for p, s in shards.items()]} by {key}: {keyed.whole}"
+            return arrangements.private(name, schema, from_, rows, list(shards.values()))
         item = self._item(self._bound.inputs[source])
         shard = collections.shard(item)
         return arrangements.open(shard, lambda at: collections.snapshot(item, at), schema.names, key, from_)
