@@ -63,7 +63,7 @@ def describe_stages(catalog: CatalogState, bound: BoundQuery) -> list[str]:
     stages = stages_to_follow(catalog, bound)
     names = {s.stage.name: f"stage {i}" for i, s in enumerate(stages, 1)}
     for placeholder, relation_id in bound.inputs.items():
-        names[placeholder] = ".".join(catalog.full_name(catalog.relation(relation_id)))
+        names[placeholder] = catalog.relation(relation_id).name
     said = ["for the keys that changes touch"]
     for number, keyed in enumerate(stages, 1):
         reads = [
