@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from tidemill.arrangements.pieces import TimedPiece, add_piece
 from tidemill.errors import Unavailable
 from tidemill.persist.holds import Hold
 from tidemill.runs.run import HashRun
-from tidemill.types.arrow import TIME_COLUMN
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous
 from tidemill.types.identity import consolidate
 from tidemill.types.model import RelationDesc
@@ -155,6 +155,33 @@ class Contents:
         with self._lock:
             self.upper = max(self.upper, upper)
 
+    def rewind(
+        self, at: int, updates: pa.Table, hashes: np.ndarray, since: int, holds: Sequence[Hold]
+    ) -> bool:
+        """Make the contents from `at` on known again: `updates` are all of [at, since), where `since` is
+        where they are known from. `holds` replace the present ones. False if that has changed meanwhile, or
+        the disk refuses; then the holds are released."""
+        with self._lock:
+            if since != self._folded or at >= since:
+                release(holds)
+                return False
+            rows = pa.table([updates.column(name) for name in self.schema.names], schema=self.schema)
+            less = pa.array(-contiguous(rows.column(DIFF_COLUMN)).to_numpy())
+            less = rows.set_column(rows.num_columns - 1, self.schema.field(DIFF_COLUMN), less)
+            try:
+                self._unmerged = self._base.add(less, hashes, at)
+            except OSError as error:
+                log.warning("an arrangement in %s does not go back: %s", self.folder, error)
+                release(holds)
+                return False
+            release(self._holds)
+            self._holds = holds
+            if len(hashes):
+                times = contiguous(updates.column(TIME_COLUMN)).to_numpy()
+                self._pieces = add_piece(self._pieces, TimedPiece.of(rows, hashes, times))
+            self._folded = at
+            return True
+
     def _limit(self, reader: int | None) -> None:
         if sum(piece.bytes for piece in self._pieces) <= TAIL_BYTES:
             return
@@ -221,8 +248,12 @@ class Contents:
 
     def close(self) -> None:
         """Release the history of the collection."""
-        for hold in self._holds:
-            hold.release()
+        release(self._holds)
+
+
+def release(holds: Iterable[Hold]) -> None:
+    for hold in holds:
+        hold.release()
 
 
 def _rest(runs: Sequence[HashRun]) -> None:

@@ -26,8 +26,8 @@ import pyarrow as pa
 from tidemill import caches
 from tidemill.arrangements.arrangement import Arrangement
 from tidemill.arrangements.base import Base, Manifest, read_manifest
-from tidemill.arrangements.contents import Contents
-from tidemill.arrangements.fill import Filling, Rows, catch_up, fill, rows_of
+from tidemill.arrangements.contents import Contents, release
+from tidemill.arrangements.fill import Filling, Rows, catch_up, fill, rewind, rows_of
 from tidemill.errors import Internal, TidemillError
 from tidemill.persist.holds import Hold
 from tidemill.persist.shard import Shard
@@ -73,15 +73,15 @@ class _Found:
     holds: dict[str, Hold] = field(default_factory=dict[str, Hold])
 
     def release(self) -> None:
-        for hold in self.holds.values():
-            hold.release()
+        release(self.holds.values())
 
 
 class Arrangements:
     """One per server. Thread-safe."""
 
-    def __init__(self, folder: str) -> None:
-        """`folder` is a cache of this server alone: it may be deleted at any time."""
+    def __init__(self, folder: str, *, background: bool = True) -> None:
+        """`folder` is a cache of this server alone: it may be deleted at any time. Without `background`,
+        someone must call `tend` now and then."""
         self.root = os.path.abspath(folder)
         self.folder = os.path.join(self.root, FORMAT)
         self._lock = threading.Lock()
@@ -90,6 +90,7 @@ class Arrangements:
         self._idle: dict[Contents, float] = {}
         # Shards that were dropped since the start.
         self._dropped: set[str] = set()
+        self._background = background
         self._closed = threading.Event()
         self._worker: threading.Thread | None = None
         self._rested = self._kept = time.monotonic()
@@ -114,11 +115,13 @@ class Arrangements:
         about = _about([shard], schema, "shared", list(key))
 
         def reach(contents: Contents) -> bool:
-            if shard.since >= contents.upper:
-                return False
+            if at < contents.since:
+                holds = _hold([shard], at - 1)
+                return holds is not None and rewind(contents, shard, columns, key, at, holds)
+            if at <= contents.upper:
+                return True
             with snapshot(at - 1) as opened:
-                # What was read is from before any later compaction.
-                return shard.since < contents.upper and catch_up(contents, opened, columns, key)
+                return catch_up(contents, opened, columns, key)
 
         def rows() -> Iterator[Rows]:
             with snapshot(at - 1) as opened:
@@ -135,11 +138,11 @@ class Arrangements:
         inputs: Sequence[Shard] = (),
         earliest: int | None = None,
     ) -> Arrangement:
-        """An arrangement of computed rows; `schema` is that of their columns, `name` says how they are
-        computed (with the format of whatever computes them), `inputs` are all collections that they are
-        computed from. `rows` returns the contents at `at - 1`, and may be called more than once. With
-        `earliest`, the upper of the result may be any time in [earliest, at] that is on disk: the caller
-        brings the changes from there."""
+        """An arrangement of computed rows; `schema` is that of their columns. `inputs` are all collections
+        that they are computed from, and `name` says how (with the format of whatever computes them); without
+        inputs it is of no use to any other reader. `rows` returns the contents at `at - 1`, and may be called
+        more than once. With `earliest`, the upper of the result may be any time in [earliest, at] that is on
+        disk: the caller brings the changes from there."""
         full = _plain([*schema, pa.field(DIFF_COLUMN, pa.int64())])
         about = _about(inputs, full, name, [])
         return self._open(about, full, inputs, at if earliest is None else earliest, at, rows, None)
@@ -183,7 +186,7 @@ class Arrangements:
         inputs: Sequence[Shard],
         at: int,
     ) -> Iterator[Contents]:
-        if not caches.ENABLED:
+        if not caches.ENABLED or not inputs:
             return
         yield from list(named.contents)
         parent = os.path.join(self.folder, digest)
@@ -191,7 +194,8 @@ class Arrangements:
             there = {
                 f: found.manifest.upper for f, found in self._found.items() if os.path.dirname(f) == parent
             }
-        for folder in sorted(there, key=lambda f: -there[f]):
+        # The nearest first.
+        for folder in sorted(there, key=lambda f: abs(there[f] - at)):
             base = Base.open(folder, schema, about)
             holds = None if base is None or base.kept is None else _hold(inputs, base.kept - 1)
             with self._lock:
@@ -207,9 +211,7 @@ class Arrangements:
         self, contents: Contents, earliest: int, at: int, reach: Callable[[Contents], bool] | None
     ) -> tuple[int, int] | None:
         """A reader at `at`, or at an earlier upper from `earliest` on, and its time."""
-        if contents.upper < at and reach is not None and not reach(contents):
-            return None
-        if contents.upper < earliest:
+        if (reach is not None and not reach(contents)) or contents.upper < earliest:
             return None
         begin = min(at, contents.upper)
         reader = contents.join(begin)
@@ -225,16 +227,15 @@ class Arrangements:
         rows: Callable[[], Iterable[Rows]],
     ) -> Contents:
         base = Base(os.path.join(self.folder, digest, uuid.uuid4().hex), schema, about)
-        holds = _hold(inputs, at - 1)
+        holds = [shard.hold(at - 1) for shard in inputs]
         try:
             fill(base, rows(), at)
         except BaseException as error:
-            for hold in holds or ():
-                hold.release()
+            release(holds)
             if isinstance(error, TidemillError):
                 shutil.rmtree(base.folder, ignore_errors=True)
             raise
-        return Contents(base, at, holds or ())
+        return Contents(base, at, holds)
 
     def _reader(self, named: _Named, contents: Contents, reader: tuple[int, int]) -> Arrangement:
         number, at = reader
@@ -265,7 +266,7 @@ class Arrangements:
     # -- the background
 
     def _start(self) -> None:
-        if self._worker is None and not self._closed.is_set():
+        if self._background and self._worker is None and not self._closed.is_set():
             self._worker = threading.Thread(target=self._tend, name="arrangements", daemon=True)
             self._worker.start()
 
@@ -384,8 +385,7 @@ def _hold(inputs: Sequence[Shard], at: int) -> list[Hold] | None:
         for shard in inputs:
             holds.append(shard.hold(at))
     except InvalidAsOf:
-        for hold in holds:
-            hold.release()
+        release(holds)
         return None
     return holds
 
