@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidemill.arrangements import Arrangements
+from tidemill.arrangements import ArrangementsOf
 from tidemill.catalog.state import CatalogState
 from tidemill.inputs.collections import Collections
 from tidemill.inputs.followers import PolledFollower, QueryFollower, counted
@@ -50,7 +50,7 @@ class QueryRuntime:
     oracle: Oracle
     spark: SparkHost
     evaluations: Evaluations
-    arrangements: Arrangements
+    arrangements: ArrangementsOf
 
 
 def answer_at(
