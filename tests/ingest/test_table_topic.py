@@ -4,13 +4,14 @@ end, which can be more than may wait."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidemill.ingest.transactions import table_topic
+from tidemill.ingest.transactions import reading, table_topic
 from tidemill.ingest.transactions.table_topic import TableTopic
 from tidemill.reclock.transactions.ids import Origins
 from tidemill.sources.kafka.source import KafkaSource
@@ -46,15 +47,21 @@ class Scanner:
         )
 
 
+def scan(table: TableTopic, records: int) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        table.begin(records, Origins(), pool)
+    table.take(0)
+
+
 def test_partitions_are_seen_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_topic, "ChangeScanner", Scanner)
     monkeypatch.setattr(table_topic, "MAX_WAITING", 100)
-    monkeypatch.setattr(table_topic, "STEP", 10)
+    monkeypatch.setattr(reading, "STEP", 10)
     table = TableTopic(cast("KafkaSource", cast("Any", Topic())), "t", None, joined=True)
     seen = table.changes.partitions
     for _ in range(2 * RECORDS):
         table.look(1)
-        table.scan(30, Origins(), 0)
+        scan(table, 30)
         # The first transactions that are not seen whole are of the partition that is furthest behind.
         least = min(each.scanned for each in seen.values())
         assert max(each.scanned for each in seen.values()) - least <= 30
@@ -72,7 +79,7 @@ def test_what_is_full_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     table = TableTopic(cast("KafkaSource", cast("Any", Topic())), "t", None, joined=True)
     table.look(1)
     for _ in range(100):
-        table.scan(60, Origins(), 0)
+        scan(table, 60)
     assert table.full and not table.to_end
     assert {each.scanned for each in table.changes.partitions.values()} == {60}
     for each in table.changes.partitions.values():

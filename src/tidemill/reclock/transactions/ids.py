@@ -11,6 +11,7 @@ Numbers of one origin grow in the order of commits. The key of a transaction is 
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,24 +66,27 @@ def no_ids() -> TransactionIds:
 
 
 class Origins:
-    """The codes of origins; 0 is `NO_ORIGIN`."""
+    """The codes of origins; 0 is `NO_ORIGIN`. Thread-safe: topics are read beside the announcements."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._codes: dict[str, int] = {NO_ORIGIN: 0}
 
     def code(self, origin: str) -> int:
-        if origin not in self._codes:
-            if len(self._codes) >= MAX_ORIGINS:
-                raise TidemillError(
-                    "the transaction topic has transactions of too many servers",
-                    detail=f"The limit is {MAX_ORIGINS}.",
-                    sqlstate="54000",
-                )
-            self._codes[origin] = len(self._codes)
-        return self._codes[origin]
+        with self._lock:
+            if origin not in self._codes:
+                if len(self._codes) >= MAX_ORIGINS:
+                    raise TidemillError(
+                        "the transaction topic has transactions of too many servers",
+                        detail=f"The limit is {MAX_ORIGINS}.",
+                        sqlstate="54000",
+                    )
+                self._codes[origin] = len(self._codes)
+            return self._codes[origin]
 
     def name(self, code: int) -> str:
-        return next(origin for origin, of in self._codes.items() if of == code)
+        with self._lock:
+            return next(origin for origin, of in self._codes.items() if of == code)
 
     @staticmethod
     def origin_of(key: int) -> int:

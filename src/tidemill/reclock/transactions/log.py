@@ -29,8 +29,8 @@ from tidemill.types.kernels import pc
 
 # Announced transactions that are not finished. More are read when these are.
 MAX_OPEN = 1_000_000
-# Records that are looked at together.
-STRIDE = 8192
+# Records that are looked at together: a few behind one that is not regular, and more while they are.
+LEAST_STRIDE, MOST_STRIDE = 64, 1 << 17
 
 
 class TransactionConflict(UpstreamError):
@@ -156,9 +156,10 @@ class TransactionLog:
         self.read = max(self.read, read)
 
     def _feed(self, found: Announcements, ids: TransactionIds) -> None:
-        row = 0
+        row, stride = 0, LEAST_STRIDE
         while row < len(found):
-            pairs = self._regular(found, ids, row)
+            pairs = self._regular(found, ids, row, stride)
+            stride = min(8 * stride, MOST_STRIDE) if 2 * pairs == stride else LEAST_STRIDE
             if pairs:
                 self._feed_pairs(found, ids, row, pairs)
                 row += 2 * pairs
@@ -170,10 +171,10 @@ class TransactionLog:
                 self._begin(begun, int(ids.numbers[row]), int(ids.origins[row]))
             row += 1
 
-    def _regular(self, found: Announcements, ids: TransactionIds, row: int) -> int:
+    def _regular(self, found: Announcements, ids: TransactionIds, row: int, stride: int) -> int:
         """How many transactions follow from this row on as they usually do: BEGIN and END in turns, with
         growing numbers of one origin."""
-        last = row + (min(len(found) - row, STRIDE) // 2) * 2
+        last = row + (min(len(found) - row, stride) // 2) * 2
         if self.open is not None or last == row:
             return 0
         begins, ends = slice(row, last, 2), slice(row + 1, last, 2)
