@@ -47,9 +47,10 @@ class TransactionLog:
         self.topic = topic
         self.origins = Origins()
         self.finished = finished or Finished()
-        # The announced transactions that are not behind a cut.
-        self.announced = no_announced()
-        self.counts = no_counts()
+        # The announced transactions that are not behind a cut, and what was added to them, which is joined
+        # with them when they are asked for.
+        self._announced, self._counted = no_announced(), no_counts()
+        self._added: tuple[tuple[Announced, Counts], ...] = ()
         # The BEGIN whose END was not read yet.
         self.open: Begun | None = None
         # The offset behind the last record that was read, and the greatest timestamp of all of them, and of
@@ -68,6 +69,27 @@ class TransactionLog:
         self._void: tuple[Announced, Counts] | None = None
 
     # -- for the cuts
+
+    @property
+    def announced(self) -> Announced:
+        """The transactions that are not behind a cut."""
+        self._join()
+        return self._announced
+
+    @property
+    def counts(self) -> Counts:
+        """Of `announced`."""
+        self._join()
+        return self._counted
+
+    def _join(self) -> None:
+        if self._added:
+            sizes = [len(self._announced), *(len(announced) for announced, _ in self._added)]
+            befores = np.cumsum(sizes)[:-1].tolist()
+            counts = [counted for _, counted in self._added]
+            self._announced = self._announced.plus([announced for announced, _ in self._added])
+            self._counted = self._counted.plus([*zip(counts, befores, strict=True)])
+            self._added = ()
 
     def collection(self, name: str) -> int:
         """The code of a collection."""
@@ -127,8 +149,7 @@ class TransactionLog:
 
     def _drop(self, first: int, last: int) -> None:
         """Keep only these of the announced transactions."""
-        self.counts = self.counts.between(first, last)
-        self.announced = self.announced.between(first, last)
+        self._counted, self._announced = self.counts.between(first, last), self.announced.between(first, last)
 
     # -- reading
 
@@ -304,10 +325,9 @@ class TransactionLog:
         self._interrupted[key] = max(reached, self._interrupted.get(key, -1))
 
     def _append(self, announced: Announced, counts: Counts) -> None:
-        if len(self.announced) + len(announced) > MAX_OPEN:
+        if len(self._announced) + sum(len(a) for a, _ in self._added) + len(announced) > MAX_OPEN:
             raise self._too_many()
-        self.counts = self.counts.plus(counts, len(self.announced))
-        self.announced = self.announced.plus(announced)
+        self._added = (*self._added, (announced, counts))
 
     def _counts(self, lists: pa.Array) -> Counts:
         sizes = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
@@ -359,7 +379,7 @@ class TransactionLog:
 
 
 # What `TransactionLog.feed` changes.
-_FED = ("announced", "counts", "open", "_course", "_reached", "_interrupted", "_unsure", "_void")
+_FED = ("_announced", "_counted", "_added", "open", "_course", "_reached", "_interrupted", "_unsure", "_void")
 
 CONFLICT_HINT = (
     "Exactly one connector may write the topic, and all of its records must be there, in order. If the "

@@ -61,9 +61,9 @@ UNAVAILABLE_TYPE = pa.list_(pa.field("element", pa.int32()))
 @dataclass(frozen=True, slots=True)
 class TopicMessages:
     """Records of one partition, in order. `timestamps` are milliseconds, -1 if missing; `headers` have the
-    storage type of `layout.HEADERS`; `writers` is the value of the header `Wanted.writer`. Each is None if not
-    requested. `topic` is used in errors, which identify their record. Records of Kinesis have a shard as their
-    partition, and `sequences`, their sequence numbers as text; their topic is a stream."""
+    storage type of `layout.HEADERS`; `writers` is the value of the header `Wanted.writer`. Each is None if
+    not requested. `topic` is used in errors, which identify their record. Records of Kinesis have a shard as
+    their partition, and `sequences`, their sequence numbers as text; their topic is a stream."""
 
     partition: int | str
     keys: pa.Array
