@@ -25,6 +25,8 @@ _MAX_LSN = 10**18
 # A key is the number of the origin, and below these bits the transaction's own.
 _OWN_BITS = 48
 _UUID_LETTERS = 36
+# Of MariaDB, and of MySQL. Ids of other connectors have separators too, such as SQL Server's three numbers.
+_ORIGIN = "^([0-9]+-[0-9]+|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(:[a-zA-Z_][a-zA-Z0-9_]*)?)$"
 # Origins that a group keeps; servers of a replication topology.
 MAX_ORIGINS = 4096
 # Of a record that belongs to no transaction.
@@ -141,10 +143,11 @@ class Origins:
         self, heads: pa.Array, tails: pa.Array, known: np.ndarray, ids: pa.Array
     ) -> TransactionIds:
         own = _whole(tails, ids, 1 << _OWN_BITS)
-        nameless = pc.equal(heads, "")
-        if pc.any(nameless).as_py():
-            raise UnknownId(ids[pc.index(nameless, True).as_py()].as_py())
         encoded = heads.dictionary_encode()
+        named = pc.match_substring_regex(encoded.dictionary, _ORIGIN)
+        if not pc.all(named).as_py():
+            unknown = pc.equal(encoded.indices, pc.index(named, False))
+            raise UnknownId(ids[pc.index(unknown, True).as_py()].as_py())
         codes = np.array([self.code(name) for name in encoded.dictionary.to_pylist()], np.int64)
         origins = codes[np.asarray(encoded.indices)]
         return TransactionIds(np.where(known, (origins << _OWN_BITS) | own, NO_KEY), own, origins)
