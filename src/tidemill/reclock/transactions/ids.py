@@ -132,7 +132,7 @@ class Origins:
         keys[:] = NO_KEY
         colon = np.asarray(pc.fill_null(pc.match_substring(ids, ":"), False))
         known = np.asarray(ids.is_valid())
-        postgres = np.asarray(pc.fill_null(pc.match_substring_regex(ids, "^[0-9]+:"), False))
+        postgres = np.asarray(pc.fill_null(pc.match_substring_regex(ids, "^[0-9]+:[^:]*$"), False))
         for mask in (postgres, known & colon & ~postgres, known & ~colon):
             if mask.any():
                 found = self.read(ids.filter(pa.array(mask)))
