@@ -59,8 +59,7 @@ def test_the_past_of_a_table_that_is_made_later(bank: Bank) -> None:
     with pytest.raises(psycopg.Error) as caught:
         bank.run(f"{BOTH} AS OF {before}")
     assert caught.value.diag.message_primary == "could not find a valid timestamp for the query"
-    assert caught.value.diag.message_detail is not None, str(caught.value)
-    print(caught.value.diag.message_detail, caught.value.diag.message_hint)
+    assert (caught.value.diag.message_detail or "").startswith('"r" is readable from ')
 
 
 def test_a_table_of_a_source_of_its_own_tables(bank: Bank) -> None:
