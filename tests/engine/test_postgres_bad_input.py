@@ -15,10 +15,12 @@ TABLES = (
     "CREATE TABLE bare (id int)",
     "CREATE TABLE wide (id int, big numeric(60, 2), place point)",
     "CREATE TABLE unpublished (id int)",
+    "CREATE TABLE nothing ()",
+    "ALTER TABLE nothing REPLICA IDENTITY FULL",
     "CREATE SCHEMA other",
     "CREATE TABLE other.good (id int)",
     *(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in ("good", "wide", "other.good", "unpublished")),
-    "CREATE PUBLICATION p FOR TABLE good, plain, bare, wide, other.good",
+    "CREATE PUBLICATION p FOR TABLE good, plain, bare, wide, nothing, other.good",
 )
 
 
@@ -63,6 +65,7 @@ def test_statements_that_are_refused(world: World) -> None:
             "ALTER TABLE public.plain R",
         ),
         (f"{HEAD}) FOR TABLES (bare)", "public.bare must have REPLICA IDENTITY FULL", "at the server"),
+        (f"{HEAD}) FOR TABLES (nothing)", "has no columns that could be read", "p DROP TABLE public.nothing"),
         # Columns.
         (
             f"{HEAD}) FOR TABLES (wide)",
@@ -78,8 +81,9 @@ def test_statements_that_are_refused(world: World) -> None:
         (
             f"{HEAD}, TEXT COLUMNS (bare.id)) FOR TABLES (wide)",
             '"bare.id" is no column of one',
-            "table.column",
+            "table.column, or schema.table.column. The tables are public.wide.",
         ),
+        (f"{HEAD}, TEXT COLUMNS (wid.big)) FOR TABLES (wide)", '"wid.big" is no column', "mean wide?"),
         (f"{HEAD}, EXCLUDE COLUMNS (big)) FOR TABLES (wide)", '"big" is no column of one of', "table.column"),
     ):
         with pytest.raises(TidemillError) as caught:
@@ -126,6 +130,11 @@ def test_a_wrong_password_and_a_server_that_is_gone(upstream: UpstreamDatabase) 
         assert caught.value.sqlstate == "28P01"
         assert caught.value.hint == "Check USER and PASSWORD of the connection."
         assert "wrong" not in str(caught.value)
+        world.connection("none", "postgres", **{**upstream.options, "user": "locked"})
+        with pytest.raises(TidemillError, match="refuses the connection") as caught:
+            world.describe("CREATE SOURCE s FROM POSTGRES CONNECTION none (PUBLICATION 'p') FOR ALL TABLES")
+        assert caught.value.sqlstate == "28000"
+        assert "add PASSWORD SECRET" in str(caught.value.hint)
         with pytest.raises(TidemillError, match="cannot reach database") as caught:
             world.describe("CREATE SOURCE s FROM POSTGRES CONNECTION away (PUBLICATION 'p')")
         assert caught.value.sqlstate == "08001"

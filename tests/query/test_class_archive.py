@@ -59,6 +59,26 @@ def test_a_folder_of_settings_that_holds_something_is_not_used(cache: Path) -> N
     assert class_archive.find(JAVA, cache) is None
 
 
+def test_archives_of_installations_that_changed_or_are_gone_are_removed(tmp_path: Path) -> None:
+    java, other_java, jars = (tmp_path / name for name in ("java", "other-java", "jars"))
+    for folder in (java, other_java, jars):
+        folder.mkdir()
+
+    def archive(name: str, *made_for: Path) -> class_archive.ClassArchive:
+        made = class_archive.ClassArchive(tmp_path / "cache" / f"classes-{name}")
+        made.conf.mkdir(parents=True)
+        if made_for:
+            made.made_for.write_text("".join(f"{folder}\n" for folder in made_for))
+        return made
+
+    new = archive("new", java, jars)
+    kept = [archive("other-java", other_java, jars), archive("being-made")]
+    outdated = [archive("older", java, jars), archive("gone", java, tmp_path / "gone")]
+    class_archive.remove_outdated(new)
+    assert all(a.folder.is_dir() for a in (new, *kept))
+    assert not any(a.folder.exists() for a in outdated)
+
+
 @pytest.mark.timeout(900)
 def test_a_server_starts_with_the_archive(start_server: Callable[..., ServerProcess]) -> None:
     """`make test` has made it already; else this takes a minute."""

@@ -148,3 +148,26 @@ def test_a_query_does_not_wait_for_what_is_warmed_up(tmp_path: Path) -> None:
         [sys.executable, "-c", _EARLY, str(tmp_path)], capture_output=True, text=True, timeout=400
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+_ELSEWHERE = """
+import sys, time
+from pathlib import Path
+from tidemill.query import SparkHost, spark
+
+spark.FIRST_QUERY_SECONDS = 600
+host = SparkHost("local[1]", scratch=Path(sys.argv[1]), driver_memory_mb=512)
+host.wait_usable()  # and then for what comes with the ticks, which begin when Spark is warm
+try:
+    host.wait(300)
+    assert host.ready
+finally:
+    host.stop()
+"""
+
+
+def test_the_warm_up_does_not_wait_for_a_query_that_waits_for_it(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE, str(tmp_path)], capture_output=True, text=True, timeout=400
+    )
+    assert run.returncode == 0, run.stdout + run.stderr

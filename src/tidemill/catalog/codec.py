@@ -35,6 +35,7 @@ from tidemill.catalog.items import (
     Source,
     SourceProgress,
     SourceTable,
+    Subscription,
     SystemParameter,
     Table,
     View,
@@ -66,6 +67,7 @@ KINDS: dict[str, type[Item]] = {
     "source": Source,
     "source_progress": SourceProgress,
     "source_table": SourceTable,
+    "subscription": Subscription,
     "table": Table,
     "view": View,
 }

@@ -64,6 +64,7 @@ class TidemillEngine:
         )
         self.queries = background.queries
         self.subscriptions = background.subscriptions
+        self.durable = background.durable
         self.sources = background.sources
         self.views = background.views
         self.sinks = background.sinks
@@ -75,6 +76,7 @@ class TidemillEngine:
             environment.oracle.now,
             background.ingestion.waiting_transaction,
             background.ingestion.wait_bound,
+            background.ingestion.read,
         )
         self.write_locks = WriteLocks()
         self.commits = Commits(environment, catalog, self.write_locks, background.moved)

@@ -7,6 +7,7 @@ the archive they are mapped into memory.
 Promises: an archive changes how fast the JVM starts, nothing else. The JVM checks that the archive is of the
 same Java and the same jars, and does without it otherwise. It is mapped as code, so its folder belongs to
 this user alone. There is one for each installation of Java and PySpark (`_name`), and none is left half made.
+One that was made for an installation that has changed since, or is gone, is removed when another is made.
 
 Java archives classes of jars only: no folder on the class path may hold a file. Spark puts the folder of its
 settings there. With an archive that is an empty folder beside it, the same for all servers, and the settings
@@ -53,6 +54,11 @@ class ClassArchive:
     def conf(self) -> Path:
         """What Spark takes for the folder of its settings: it is empty, and first on the class path."""
         return self.folder / "conf"
+
+    @property
+    def made_for(self) -> Path:
+        """Names the folders of the Java and the jars, a line each."""
+        return self.folder / "made-for"
 
     @property
     def option(self) -> str:
@@ -138,11 +144,27 @@ def make(
         _write(java, modules.split(), listed, _with_conf(path, archive.conf), work / "classes.jsa")
         # Whoever starts meanwhile sees the whole archive or none.
         (work / "classes.jsa").replace(archive.file)
+        archive.made_for.write_text(f"{java.home}\n{_jars()}\n")
+        remove_outdated(archive)
     except OSError as e:
         raise _unwritable(archive.folder, e) from e
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return archive
+
+
+def remove_outdated(archive: ClassArchive) -> None:
+    """Removes the archives beside it that no start will use again. A JVM that has one mapped keeps it."""
+    mine = archive.made_for.read_text()
+    for folder in archive.folder.parent.glob("classes-*"):
+        other = ClassArchive(folder)
+        try:
+            theirs = other.made_for.read_text()
+        except OSError:
+            continue  # it is being made
+        gone = not all(Path(line).exists() for line in theirs.splitlines())
+        if folder != archive.folder and (gone or theirs == mine):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _with_conf(class_path: str, conf: Path) -> str:

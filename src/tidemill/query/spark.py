@@ -58,6 +58,9 @@ STOP_TIMEOUT = 10.0
 # So long the warm-up is put off for the first query that waited for the session: on a busy machine it takes
 # ten seconds, and would take longer if both wanted the processor.
 FIRST_QUERY_SECONDS = 20.0
+# A query that has not taken a session so soon waits for something else: for a source, perhaps, whose ticks
+# begin only after the warm-up.
+FIRST_LEASE_SECONDS = 1.0
 # Threads of the host's own: one wave ahead per stream that is being read, and cancels.
 WORKERS = 32
 # How long after a broken connection the process is given to be seen dead.
@@ -391,9 +394,10 @@ class SparkHost:
         """Returns when a query that waited for the session has been answered, or soon enough."""
         with self._lock:
             slots = self._slots
-        deadline = time.monotonic() + FIRST_QUERY_SECONDS
+        began = time.monotonic()
         while self._awaited.is_set() and slots is not None and not slots.finished:
-            if self._stopping or time.monotonic() > deadline:
+            limit = FIRST_QUERY_SECONDS if slots.leased else FIRST_LEASE_SECONDS
+            if self._stopping or time.monotonic() > began + limit:
                 return
             time.sleep(0.02)
 

@@ -108,7 +108,7 @@ class ViewMachine:
         holds: list[Hold] = []
         try:
             for each in self.program.inputs:
-                holds.append(each.shard.hold(at))
+                holds.append(each.hold(at))
         except BaseException:
             _release(holds)
             raise

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.arrangements import Arrangements
 from tidemill.catalog.items import ItemId, MaterializedView
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import Internal, LimitExceeded
@@ -21,6 +22,7 @@ from tidemill.inputs.names import CatalogResolver
 from tidemill.inputs.opened import QueryInputs
 from tidemill.inputs.queries import QueryRuntime, answer_at, follow_query, followed_whole, is_large, write_at
 from tidemill.inputs.temporal import due_followers
+from tidemill.persist.holds import Hold
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
 from tidemill.query.write import Destination
@@ -45,6 +47,10 @@ class ProgramInput(Protocol):
 
     def complete(self) -> int:
         """The collection is complete before it, and all of that is in its log; 0 while it cannot be read."""
+        ...
+
+    def hold(self, at: int) -> Hold:
+        """Keep the collection's history from `at` on. Raises InvalidAsOf."""
         ...
 
 
@@ -108,6 +114,7 @@ class ViewInput:
 
     collections: Collections
     item: Collection
+    arrangements: Arrangements
 
     @property
     def shard(self) -> Shard:
@@ -115,6 +122,12 @@ class ViewInput:
 
     def complete(self) -> int:
         return self.collections.complete(self.item)
+
+    def hold(self, at: int) -> Hold:
+        shard = self.shard
+        # What the last process has arranged stands at an earlier time than the view.
+        self.arrangements.hold(shard)
+        return shard.hold(at)
 
 
 class ViewProgram:
@@ -125,7 +138,7 @@ class ViewProgram:
         self._catalog = catalog
         self._bound = bind_view(catalog, item)
         self._items = QueryInputs.of(catalog, self._bound).items
-        self._inputs = [ViewInput(runtime.collections, item) for item in self._items]
+        self._inputs = [ViewInput(runtime.collections, item, runtime.arrangements) for item in self._items]
 
     @property
     def inputs(self) -> Sequence[ViewInput]:

@@ -108,14 +108,18 @@ def _replace(
     return Action(act)
 
 
-def bind_kept(query: exp.Expr, names: NameResolver, asking: SessionInfo) -> BoundQuery:
-    """The query of a new view, bound for all sessions. Raises if its result depends on the session or on the
-    time of evaluation."""
+def bind_kept(
+    query: exp.Expr,
+    names: NameResolver,
+    asking: SessionInfo,
+    what: str = "a materialized view of a query",
+) -> BoundQuery:
+    """The query of a new view, or of `what` else, bound for all sessions. Raises if its result depends on the
+    session or on the time of evaluation."""
     # An unknown setting is a separate error.
     bound = bind_query(query, names, session=replace(VIEW_SESSION, setting=asking.setting))
     if bound.param_types:
         raise UndefinedObject("there is no parameter $1", sqlstate="42P02")
-    what = "a materialized view of a query"
     without_read_time(check_kept(bound, what).determinism).check_everywhere(what)
     return bound
 

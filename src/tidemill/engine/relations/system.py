@@ -31,6 +31,7 @@ from tidemill.engine.audit.log import AuditEvent
 from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.comments import COMMENTS_SPEC
 from tidemill.engine.relations.connections import CONNECTION_SPECS
+from tidemill.engine.relations.durable_subscriptions import DURABLE_SUBSCRIPTIONS_SPEC, DurableRow
 from tidemill.engine.relations.kinds import object_type
 from tidemill.engine.relations.materialized_views import MATERIALIZED_SPECS, ViewRow
 from tidemill.engine.relations.oids import item_oid
@@ -105,6 +106,7 @@ class Situation:
     # The states of the materialized views.
     views: Callable[[], Sequence[ViewRow]]
     sinks: Callable[[], Sequence[SinkRow]]
+    durable: Callable[[], Sequence[DurableRow]]
     # Those that are open in this process.
     shards: Callable[[], Sequence[Shard]]
     # Of the current session.
@@ -319,6 +321,7 @@ _SPECS: list[Spec] = [
     SHARDS_SPEC,
     USAGE_SPEC,
     PARTITIONS_SPEC,
+    DURABLE_SUBSCRIPTIONS_SPEC,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
+from tidemill.arrangements import Arrangements
 from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
@@ -38,6 +39,7 @@ from tidemill.sinks.feed import sink_shard
 from tidemill.sinks.open import SinkOpener
 from tidemill.sinks.service import Sinks
 from tidemill.subscribe.hub import Hub
+from tidemill.subscriptions.service import DurableSubscriptions
 from tidemill.views.program import ViewProgram
 from tidemill.views.service import Views
 
@@ -78,7 +80,10 @@ class Background:
             on_moved=self.moved,
         )
         self.collections = Collections(environment, self.ingestion)
-        self.queries = QueryRuntime(self.collections, environment.oracle, spark, Evaluations(spark))
+        self.arrangements = Arrangements(str(_arrangements_folder(config, environment, spark)))
+        self.queries = QueryRuntime(
+            self.collections, environment.oracle, spark, Evaluations(spark), self.arrangements
+        )
         self.views = Views(
             environment,
             catalog,
@@ -87,6 +92,7 @@ class Background:
             on_lost=environment.oracle.lose,
         )
         self.collections.keep_views(self.views.shard, self.views.readable)
+        self.durable = DurableSubscriptions(environment, catalog, self.collections)
         opener = SinkOpener(environment, self.collections, spark, secrets, config.files_root)
         self.sinks = Sinks(catalog, opener.open, sink_shard)
         self.views.start()
@@ -94,7 +100,14 @@ class Background:
         self.sources: SourcesView = LiveSources(self.ingestion, catalog)
         compactor = SparkCompactor(environment, spark)
         self._maintenance = MaintenanceLoop(
-            environment, catalog, self.ingestion, self.views, self.sinks, compactor, config.retain_history
+            environment,
+            catalog,
+            self.ingestion,
+            self.views,
+            self.sinks,
+            self.durable,
+            compactor,
+            config.retain_history,
         )
         self._maintenance.start()
         self._collector = EngineCollector(
@@ -129,6 +142,9 @@ class Background:
 
         if gone:
             self.hub.dropped(gone, error)
+            self.arrangements.forget(
+                {c.shard for c in old.collections()} - {c.shard for c in new.collections()}
+            )
 
     def stop(self) -> None:
         """Stops steps, ticks and maintenance. Blocks until those in progress have ended."""
@@ -137,8 +153,19 @@ class Background:
         self.views.stop()
         self.ingestion.stop()
         self._maintenance.stop()
+        self.durable.stop()
         self.subscriptions.close()
 
     def close(self) -> None:
         """Called after `stop`, and after the workers have ended."""
         self._following.shutdown(wait=False, cancel_futures=True)
+        self.arrangements.close()
+
+
+def _arrangements_folder(config: Config, environment: Environment, spark: SparkHost) -> Path:
+    """On this machine, and beyond a restart if there is a folder that stays."""
+    if config.scratch_dir:
+        return Path(config.scratch_dir) / f"arrangements-{environment.id}"
+    if config.on_s3:
+        return spark.scratch / "arrangements"
+    return Path(config.data_dir) / "cache" / "arrangements"

@@ -139,12 +139,13 @@ def _identify(options: Mapping[str, Any]) -> str:
 
 
 def _check_server(sql: psycopg.Connection[Any]) -> None:
-    version = sql.info.server_version
+    version, level = _row(
+        sql, "SELECT current_setting('server_version_num')::int, current_setting('wal_level')"
+    )
     if version < OLDEST:
         raise NotReplicable(
             f"PostgreSQL {version // 10000} is not supported", detail=f"Versions since {OLDEST // 10000} are."
         )
-    (level,) = _row(sql, "SELECT current_setting('wal_level')")
     if level != "logical":
         raise NotReplicable(
             "the server's log has no data for logical replication",
@@ -342,7 +343,12 @@ def replicated(
         )
     kept = [c for c in table.columns if c.name not in exclude]
     if not kept:
-        raise InvalidValue(f"table {table.shown} has no columns that could be read", sqlstate="22023")
+        raise InvalidValue(
+            f"table {table.shown} has no columns that could be read",
+            hint=f"Leave it out: name the other tables (FOR TABLES ...), or ALTER PUBLICATION "
+            f"{shown(published.publication)} DROP TABLE {table.shown}; at the server",
+            sqlstate="22023",
+        )
     return ReplicatedTable(
         f"{table.schema}.{table.table}",
         table.schema,

@@ -96,6 +96,12 @@ from tidemill.sql.ast.subscribe import (
     TimeBound,
     WithinTimestampOrderBy,
 )
+from tidemill.sql.ast.subscriptions import (
+    Acknowledge,
+    CreateSubscription,
+    FetchSubscription,
+    ResetSubscription,
+)
 from tidemill.sql.ast.tables import (
     AddColumn,
     AlterMaterializedView,
@@ -133,6 +139,7 @@ from tidemill.sql.ast.writes import (
 
 __all__ = [
     "NO_CHOICE",
+    "Acknowledge",
     "AddColumn",
     "AddSubsources",
     "AlterConnection",
@@ -167,6 +174,7 @@ __all__ = [
     "CreateSecret",
     "CreateSink",
     "CreateSource",
+    "CreateSubscription",
     "CreateTable",
     "CreateTableAs",
     "CreateTableFromSource",
@@ -191,6 +199,7 @@ __all__ = [
     "ExplainTimestamp",
     "Expr",
     "Fetch",
+    "FetchSubscription",
     "ForTables",
     "Format",
     "GiveUpTransaction",
@@ -219,6 +228,7 @@ __all__ = [
     "ReleaseSavepoint",
     "Rename",
     "RenameColumn",
+    "ResetSubscription",
     "ResetVariable",
     "RoleName",
     "RoleOptions",

@@ -18,6 +18,7 @@ class ObjectKind(Enum):
     DATABASE = "DATABASE"
     SOURCE = "SOURCE"
     SINK = "SINK"
+    SUBSCRIPTION = "SUBSCRIPTION"
     CONNECTION = "CONNECTION"
     SECRET = "SECRET"
 

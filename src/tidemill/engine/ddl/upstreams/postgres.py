@@ -256,7 +256,9 @@ def _columns(tables: Sequence[PublishedTable], names: Sequence[ast.Name]) -> dic
         if len(of) != 1:
             raise UndefinedObject(
                 f'"{name}" is no column of one of the chosen tables',
-                hint="Write table.column, or schema.table.column.",
+                hint=_near(table, [t.table for t in tables])
+                or "Write table.column, or schema.table.column. "
+                f"The tables are {_some([t.shown for t in tables])}.",
                 sqlstate="42703",
                 position=name.offset + 1,
             )

@@ -1,0 +1,227 @@
+"""FETCH ... FROM SUBSCRIPTION and ACKNOWLEDGE: reading a durable subscription.
+
+The changes come from the same streams as those of SUBSCRIBE (`statement.SubscribePlan`), from the
+acknowledged position on; `reading` hands them out by FETCH. Promises that nothing is lost: the inputs are
+held at the position before a stream is opened, and nobody can acknowledge what has not come yet. An
+ACKNOWLEDGE in a transaction follows its commit: if that fails, the changes come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import partial
+
+from sqlglot import exp
+
+from tidemill.catalog.items import Subscription
+from tidemill.engine.api import Complete, Outcome, Rows
+from tidemill.engine.read.reader import Reader
+from tidemill.engine.session.catalog_view import CatalogView
+from tidemill.engine.session.durations import timeout_ms
+from tidemill.engine.session.plan import ActionOf, Plan, Value
+from tidemill.engine.subscribe.first_rows import Collection
+from tidemill.engine.subscribe.reading import Reading, Readings
+from tidemill.engine.subscribe.statement import SubscribePlan
+from tidemill.errors import InvalidTransactionState, InvalidValue, WrongObjectType
+from tidemill.inputs.opened import QueryInputs
+from tidemill.sql import ast
+from tidemill.subscribe.stream import SubscriptionStream
+from tidemill.subscriptions.positions import Position
+from tidemill.subscriptions.query import SUBSCRIPTION_SESSION, bind_subscription, subscription_spec
+from tidemill.subscriptions.service import DurableSubscriptions, SubscriptionLost
+from tidemill.time.shown import show_time
+from tidemill.types.model import INT8, Column, RelationDesc, SqlType
+
+# How long FETCH waits for a change, unless it says otherwise. Its reader then learns, and can acknowledge,
+# that nothing has changed; what is kept for it does not grow while its query filters all changes out.
+TIMEOUT_MS = 10_000
+
+
+@dataclass(slots=True)
+class FetchPlan:
+    statement: ast.FetchSubscription
+    item: Subscription
+    service: DurableSubscriptions
+    readings: Readings
+    # Its `statement` is replaced for each stream.
+    changes: SubscribePlan
+    timeout_ms: int
+    param_types: tuple[SqlType, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.changes.spec.output_columns
+
+    async def run(self, params: Sequence[Value]) -> Outcome:
+        reading = await self._reading(_position(self.statement.position, params))
+        until = self.changes.reader.runtime.oracle.now()
+        rows = reading.fetch(self.statement.count, self.timeout_ms / 1000, until, self._open)
+        return Rows(self.columns, rows, tag="FETCH")
+
+    async def _reading(self, position: int | None) -> Reading:
+        """The session's place, which is moved to `position`."""
+        execution, reading = self.changes.reader.execution, self.readings.find(self.item)
+        if reading is not None and reading.error is not None:
+            self.readings.remove(self.item)
+            raise reading.error
+        if position is not None and (reading is None or reading.frontier != position):
+            known = await execution.blocking(self.service.keep, self.item)
+            if position < known.frontier:
+                raise _gone(self.item, position, known)
+            if position > known.frontier:
+                await execution.blocking(check_reached, self.service, self.item, position)
+        if reading is None:
+            begin = self.service.position(self.item).frontier if position is None else position
+            reading = Reading(self.item, begin, partial(self.service.detach, self.item))
+            self.service.attach(self.item, reading)
+            self.readings.add(reading)
+        elif position is not None:
+            reading.seek(position)
+        return reading
+
+    async def _open(self, frontier: int) -> SubscriptionStream:
+        known = await self.changes.reader.execution.blocking(self.service.keep, self.item)
+        begin = max(frontier, known.frontier)
+        snapshot = known.snapshot and begin == known.frontier
+        changes = replace(self.changes, statement=replace(self.changes.statement, snapshot=snapshot))
+        return await changes.resumed(begin if snapshot else begin - 1)
+
+
+def plan_fetch_subscription(
+    view: CatalogView,
+    reader: Reader,
+    service: DurableSubscriptions,
+    readings: Readings,
+    statement: ast.FetchSubscription,
+    types: Sequence[SqlType | None],
+) -> Plan:
+    item = find_subscription(view, statement.name)
+    timeout = timeout_ms(statement.timeout)
+    bound = bind_subscription(view.state, item, view.privileges().of_owner(item))
+    inputs = QueryInputs.of(view.state, bound)
+    collection = None if item.relation is None else view.state.relation(item.relation)
+    if not isinstance(collection, Collection) or _named(collection.desc) != _named(item.desc):
+        # A query, or a relation with columns that were added later.
+        collection = None
+    changes = SubscribePlan(
+        view,
+        reader,
+        ast.Subscribe(statement.name),
+        bound,
+        inputs,
+        subscription_spec(item),
+        collection,
+        str(statement.name),
+        SUBSCRIPTION_SESSION,
+    )
+    wait = TIMEOUT_MS if timeout is None else timeout
+    param_types = _param_types(statement.position, types)
+    return FetchPlan(statement, item, service, readings, changes, wait, param_types)
+
+
+def plan_acknowledge(
+    view: CatalogView,
+    reader: Reader,
+    service: DurableSubscriptions,
+    readings: Readings,
+    statement: ast.Acknowledge,
+    types: Sequence[SqlType | None],
+) -> Plan:
+    item = find_subscription(view, statement.name)
+
+    async def act(params: Sequence[Value]) -> Outcome:
+        position, reading = _position(statement.position, params), readings.find(item)
+        if position is None:
+            if reading is None:
+                raise InvalidTransactionState(
+                    f'nothing was fetched from subscription "{item.name}" in this session',
+                    hint="ACKNOWLEDGE SUBSCRIPTION ... TO names a position.",
+                    sqlstate="55000",
+                )
+            position = reading.frontier
+        elif reading is None or position > reading.frontier:
+            await reader.execution.blocking(check_reached, service, item, position)
+        acknowledge = partial(_acknowledge, service, item, position, reading)
+        if reader.transactions.in_block:
+            reader.transactions.current.after.append(acknowledge)
+        else:
+            await acknowledge()
+        return Complete("ACKNOWLEDGE")
+
+    return ActionOf(act, _param_types(statement.position, types))
+
+
+async def _acknowledge(
+    service: DurableSubscriptions, item: Subscription, position: int, reading: Reading | None
+) -> None:
+    """Returns when it is durable."""
+    known = await asyncio.wrap_future(service.acknowledge(item, position))
+    if known is not None and known.lost is not None:
+        raise SubscriptionLost(item, known.lost)
+    if reading is not None and reading.frontier < position:
+        reading.seek(position)
+
+
+def find_subscription(view: CatalogView, name: ast.Name) -> Subscription:
+    """A subscription that the session may read."""
+    item = view.resolver().any_item(name, "subscription")
+    if not isinstance(item, Subscription):
+        raise WrongObjectType(f'"{item.name}" is not a subscription', position=name.offset + 1)
+    view.privileges().check(item, "USAGE")
+    return item
+
+
+def check_reached(service: DurableSubscriptions, item: Subscription, position: int) -> None:
+    """Blocks."""
+    reached = service.reached(item)
+    if position > reached:
+        raise InvalidValue(
+            f'subscription "{item.name}" has not reached position {position}',
+            detail=f"Its changes are known before {show_time(reached)}.",
+            hint="A position is the mz_timestamp of a row whose mz_progressed is true.",
+            sqlstate="22023",
+        )
+
+
+def _gone(item: Subscription, position: int, known: Position) -> InvalidValue:
+    return InvalidValue(
+        f'position {position} of subscription "{item.name}" was passed',
+        detail=f"Everything before {show_time(known.frontier)} was acknowledged, and is not kept any more.",
+        hint="Leave POSITION out to continue there; "
+        f"ALTER SUBSCRIPTION {item.name} RESET begins anew, with the contents of now.",
+        sqlstate="22023",
+    )
+
+
+def _named(desc: RelationDesc | None) -> list[tuple[str, SqlType]]:
+    """As a query: its columns are nullable, those of a table may not be."""
+    return [] if desc is None else [(c.name, c.type) for c in desc.columns]
+
+
+def _param_types(position: ast.Expr | None, types: Sequence[SqlType | None]) -> tuple[SqlType, ...]:
+    number = _parameter(position)
+    if number is None:
+        return tuple(t or INT8 for t in types)
+    declared = [*types, *[None] * (number - len(types))]
+    return tuple(t or INT8 for t in declared)
+
+
+def _parameter(position: ast.Expr | None) -> int | None:
+    if position is None or not isinstance(position.tree, exp.Parameter):
+        return None
+    return int(position.tree.name)
+
+
+def _position(position: ast.Expr | None, params: Sequence[Value]) -> int | None:
+    if position is None:
+        return None
+    number = _parameter(position)
+    value = position.tree.name if number is None else params[number - 1].scalar.as_py()
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        value = int(value)  # drivers that do not know mz_timestamp take it for a numeric
+    if not str(value).isdigit():
+        raise InvalidValue(f"{value} is no position", hint="Give a number of milliseconds.", sqlstate="22023")
+    return int(value)
