@@ -11,7 +11,17 @@ import pytest
 from arranged import KEY, ArrangedShard, counted, hashes_of
 
 from tidemill import caches, failpoints
-from tidemill.arrangements import ArrangementLost, Arrangements, DiskFull, Filling, contents, key_hash, store
+from tidemill.arrangements import (
+    ArrangementFacts,
+    ArrangementLost,
+    Arrangements,
+    ArrangementsOf,
+    DiskFull,
+    Filling,
+    contents,
+    key_hash,
+    store,
+)
 from tidemill.query.multiset import NegativeMultiplicity, SourceError
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -204,6 +214,29 @@ def test_a_full_disk(source: ArrangedShard, tmp_path: Path) -> None:
     assert refused.value.sqlstate == "53100" and str(tmp_path) in (refused.value.detail or "")
     assert not files(tmp_path / "cache")
     assert counted(source.open(arrangements, 5).lookup(hashes_of([2]), 5)) == Counter({(2, "b"): 1})
+
+
+def test_what_is_shown(source: ArrangedShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrangements = arrangements_in(tmp_path)
+    seen: list[list[ArrangementFacts]] = []
+    hashed = key_hash
+
+    def looked(rows: pa.Table, key: list[str]) -> np.ndarray:
+        seen.append(arrangements.listed())
+        return hashed(rows, key)
+
+    monkeypatch.setattr("tidemill.arrangements.fill.key_hash", looked)
+    view = ArrangementsOf(arrangements, "u1").open(source.shard, source.shard.snapshot, ["k", "v"], KEY, 5)
+    ((building,),) = seen
+    assert (building.reader, building.upper, building.read, building.known) == ("u1", None, 3, 3)
+    other = source.open(arrangements, 5)
+    assert [(f.reader, f.collections, f.key, f.rows, f.upper) for f in arrangements.listed()] == [
+        ("u1", (source.shard.id,), ("k",), 3, 5),
+        ("", (source.shard.id,), ("k",), 3, 5),
+    ]
+    view.close()
+    other.close()
+    assert not arrangements.listed()
 
 
 def test_a_private_one_tells_from_where_on_it_needs_changes(source: ArrangedShard, tmp_path: Path) -> None:

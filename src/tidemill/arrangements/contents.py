@@ -12,6 +12,7 @@ import errno
 import logging
 import threading
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +71,8 @@ class Contents:
         self._folded = upper
         # The time that each reader still needs; a reader that was cut off is not here.
         self._readers: dict[int, int] = {}
+        # Who they are.
+        self.names: dict[int, str] = {}
         self._last_reader = 0
         # Why the last updates did not get into the base.
         self._refused: OSError | None = None
@@ -105,18 +108,24 @@ class Contents:
         """Whether the background has something to do."""
         return bool(self._unmerged)
 
-    def join(self, at: int) -> int | None:
+    @property
+    def about(self) -> dict[str, Any]:
+        return self._base.about
+
+    def join(self, at: int, name: str) -> int | None:
         """A new reader at `at`; None if the contents there are not known any more."""
         with self._lock:
             if at < self._folded:
                 return None
             self._last_reader += 1
             self._readers[self._last_reader] = at
+            self.names[self._last_reader] = name
             return self._last_reader
 
     def leave(self, reader: int) -> None:
         with self._lock:
             self._readers.pop(reader, None)
+            self.names.pop(reader, None)
 
     def reads(self, reader: int) -> bool:
         """Whether the reader was not cut off."""

@@ -80,9 +80,9 @@ def _chunk(base: Base, batch: pa.RecordBatch) -> HashRun:
     try:
         os.makedirs(base.folder, exist_ok=True)
         run = write_run(base.folder, "chunk", base.stored, cut(batch), HashRun)
+        failpoints.hit(FP_CHUNK)
     except OSError as error:
         raise DiskFull(base.folder, error) from error
-    failpoints.hit(FP_CHUNK)
     return HashRun([]) if run is None else run
 
 

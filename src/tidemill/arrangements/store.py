@@ -47,6 +47,9 @@ IDLE_SECONDS = 60.0
 # Spark or a source is not available.
 UNUSED_SECONDS = 600.0
 
+# What those of rows of one collection are called; others say how their rows are computed.
+_SHARED = "shared"
+
 # How often the background looks for merges, ...
 TEND_SECONDS = 1.0
 # ... releases the memory of the files, which would otherwise grow to all that was ever looked up, ...
@@ -59,8 +62,28 @@ KEEP_SECONDS = 30.0
 class _Named:
     """The arrangements of one name, newest first: several if a reader needs times that others have passed."""
 
+    about: dict[str, Any]
     lock: threading.Lock = field(default_factory=threading.Lock)
     contents: list[Contents] = field(default_factory=list[Contents])
+    # While one is built: how far, and for whom.
+    building: tuple[Filling, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrangementFacts:
+    """An arrangement as one of its readers uses it. `collections` are the ids of the shards that its rows
+    come from; `key` is that of rows of one collection, None for computed ones. `upper` is None while it is
+    built: then `read` of `known` updates were read, as far as that is known."""
+
+    reader: str
+    name: str
+    collections: tuple[str, ...]
+    key: tuple[str, ...] | None
+    rows: int
+    bytes: int
+    upper: int | None
+    known: int = 0
+    read: int = 0
 
 
 @dataclass(slots=True)
@@ -106,13 +129,16 @@ class Arrangements:
         key: Sequence[str],
         at: int,
         filling: Filling | None = None,
+        reader: str = "",
     ) -> Arrangement:
         """The named columns of a shard's collection by those of `key` (some of them); a reader from `at` on.
         `snapshot` returns the collection at a time, and is called with `at - 1`. Blocks while the arrangement
-        is built. Raises the errors that a SELECT at `at - 1` would raise, InvalidAsOf, and DiskFull."""
+        is built. `reader` is shown. Raises the errors that a SELECT at `at - 1` would raise, InvalidAsOf, and
+        DiskFull."""
         whole = shard_schema(shard.desc)
         schema = _plain(whole.field(name) for name in (*columns, DIFF_COLUMN))
-        about = _about([shard], schema, "shared", list(key))
+        filling = filling or Filling()
+        about = _about([shard], schema, _SHARED, list(key))
 
         def reach(contents: Contents) -> bool:
             if at < contents.since:
@@ -127,7 +153,7 @@ class Arrangements:
             with snapshot(at - 1) as opened:
                 yield from rows_of(opened, columns, key, filling)
 
-        return self._open(about, schema, [shard], at, at, rows, reach)
+        return self._open(about, schema, [shard], at, at, rows, reach, reader, filling)
 
     def private(
         self,
@@ -137,6 +163,7 @@ class Arrangements:
         rows: Callable[[], Iterable[Rows]],
         inputs: Sequence[Shard] = (),
         earliest: int | None = None,
+        reader: str = "",
     ) -> Arrangement:
         """An arrangement of computed rows; `schema` is that of their columns. `inputs` are all collections
         that they are computed from, and `name` says how (with the format of whatever computes them); without
@@ -145,7 +172,8 @@ class Arrangements:
         disk: the caller brings the changes from there."""
         full = _plain([*schema, pa.field(DIFF_COLUMN, pa.int64())])
         about = _about(inputs, full, name, [])
-        return self._open(about, full, inputs, at if earliest is None else earliest, at, rows, None)
+        first = at if earliest is None else earliest
+        return self._open(about, full, inputs, first, at, rows, None, reader, Filling())
 
     def _open(
         self,
@@ -156,23 +184,29 @@ class Arrangements:
         at: int,
         rows: Callable[[], Iterable[Rows]],
         reach: Callable[[Contents], bool] | None,
+        name: str,
+        filling: Filling,
     ) -> Arrangement:
         digest = hashlib.blake2b(repr(sorted(about.items())).encode(), digest_size=16).hexdigest()
         with self._lock:
-            named = self._named.setdefault(digest, _Named())
+            named = self._named.setdefault(digest, _Named(about))
         # Whoever comes while it is built waits for it, and shares it.
         with named.lock:
             for contents in self._candidates(named, digest, schema, about, inputs, at):
-                reader = self._join(contents, earliest, at, reach)
+                reader = self._join(contents, earliest, at, reach, name)
                 if reader is not None:
                     if contents not in named.contents:
                         named.contents.insert(0, contents)
                     return self._reader(named, contents, reader)
                 if contents not in named.contents:
                     self._discard(contents)
-            contents = self._build(digest, schema, about, inputs, at, rows)
+            named.building = (filling, name)
+            try:
+                contents = self._build(digest, schema, about, inputs, at, rows)
+            finally:
+                named.building = None
             named.contents.insert(0, contents)
-            reader = contents.join(at)
+            reader = contents.join(at, name)
             if reader is None:
                 raise Internal("an arrangement was lost as soon as it was built")
             return self._reader(named, contents, (reader, at))
@@ -208,13 +242,18 @@ class Arrangements:
             yield Contents(base, base.kept, holds)
 
     def _join(
-        self, contents: Contents, earliest: int, at: int, reach: Callable[[Contents], bool] | None
+        self,
+        contents: Contents,
+        earliest: int,
+        at: int,
+        reach: Callable[[Contents], bool] | None,
+        name: str,
     ) -> tuple[int, int] | None:
         """A reader at `at`, or at an earlier upper from `earliest` on, and its time."""
         if (reach is not None and not reach(contents)) or contents.upper < earliest:
             return None
         begin = min(at, contents.upper)
-        reader = contents.join(begin)
+        reader = contents.join(begin, name)
         return None if reader is None else (reader, begin)
 
     def _build(
@@ -262,6 +301,28 @@ class Arrangements:
                         found.holds[shard.id] = shard.hold(found.manifest.upper - 1)
                     except InvalidAsOf:
                         pass  # it will be built again
+
+    def listed(self) -> list[ArrangementFacts]:
+        """What is read, and what is built."""
+        with self._lock:
+            named = list(self._named.items())
+        found: list[ArrangementFacts] = []
+        for digest, each in named:
+            about = each.about
+            key = tuple(about["key"]) if about["name"] == _SHARED else None
+            collections = tuple(about["inputs"])
+            for contents in list(each.contents):
+                of = (digest, collections, key, contents.rows, contents.bytes, contents.upper)
+                found += [ArrangementFacts(reader, *of) for reader in list(contents.names.values())]
+            building = each.building
+            if building is not None:
+                filling, reader = building
+                found.append(
+                    ArrangementFacts(
+                        reader, digest, collections, key, 0, 0, None, filling.known, filling.read
+                    )
+                )
+        return found
 
     # -- the background
 
@@ -360,6 +421,40 @@ class Arrangements:
         for contents in self._all():
             contents.keep()
             contents.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ArrangementsOf:
+    """All arrangements, for one reader, which is shown."""
+
+    all: Arrangements
+    reader: str
+
+    def open(
+        self,
+        shard: Shard,
+        snapshot: Callable[[int], Snapshot],
+        columns: Sequence[str],
+        key: Sequence[str],
+        at: int,
+    ) -> Arrangement:
+        """See `Arrangements.open`."""
+        return self.all.open(shard, snapshot, columns, key, at, reader=self.reader)
+
+    def private(
+        self,
+        name: str,
+        schema: pa.Schema,
+        at: int,
+        rows: Callable[[], Iterable[Rows]],
+        inputs: Sequence[Shard] = (),
+        earliest: int | None = None,
+    ) -> Arrangement:
+        """See `Arrangements.private`."""
+        return self.all.private(name, schema, at, rows, inputs, earliest, self.reader)
+
+    def hold(self, shard: Shard) -> None:
+        self.all.hold(shard)
 
 
 def _about(inputs: Sequence[Shard], schema: pa.Schema, name: str, key: list[str]) -> dict[str, Any]:
