@@ -14,13 +14,14 @@ from tidemill.catalog.sidecars import FACTS_DESC
 from tidemill.failpoints import FailpointError
 from tidemill.ingest.transactions.cuts_shard import CutFacts, CutsShard, TableCut
 from tidemill.persist.environment import Environment
-from tidemill.persist.settings import Settings
+from tidemill.persist.settings import Ages, Settings
+from tidemill.persist.shard import Shard
 from tidemill.reclock.transactions.announced import Finished
 from tidemill.sources.offsets import Offsets
 
 SHARD = "u1-1-remap-cuts-1"
-# Decisions of ten minutes, and how often maintenance comes by.
-TICKS, ROUND = 600, 20
+# Decisions of five minutes, and how often maintenance comes by.
+TICKS, ROUND = 300, 10
 
 
 def facts(n: int) -> CutFacts:
@@ -42,7 +43,16 @@ def opening(tmp_path: Path) -> Iterator[Opening]:
         environment = Environment.open(str(tmp_path / "data"), settings=settings)
         opened.append(environment)
         if SHARD not in environment.shard_ids():
-            environment.create_shard(SHARD, FACTS_DESC)
+            # What was removed is not kept for readers of other programs.
+            ages = Ages(log_keep_seconds=0, removed_keep_seconds=0, sweep_slack_seconds=0)
+            Shard.create(
+                environment.blobs,
+                SHARD,
+                FACTS_DESC,
+                epoch=environment.epoch,
+                upper=environment.start,
+                ages=ages,
+            )
         return environment, CutsShard(environment, SHARD, 0)
 
     yield open_
@@ -72,18 +82,23 @@ def test_a_decision_is_there_or_not(opening: Opening, failpoint: str, decided: b
     assert again.upper > times[-1]
 
 
-def test_what_is_kept_is_bounded(opening: Opening) -> None:
+def test_what_is_kept_is_bounded(opening: Opening, tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "shards" / SHARD
     environment, shard = opening()
     (file,) = [each for each in environment.open_shards() if each.id == SHARD]
-    start, most_parts = shard.upper, 0
+    start, parts, sizes = shard.upper, [0], [0]
     for n in range(1, TICKS + 1):
         shard.decide(facts(n), start + 1000 * n)
         # The tables have bound all but the last.
         shard.allow_compaction(start + 1000 * (n - 1), step=60_000)
         if n % ROUND == 0:
             environment.maintain()
-            most_parts = max(most_parts, len(file.parts))
-    assert most_parts < 100
+            parts.append(len(file.parts))
+            sizes.append(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
+    assert max(parts) < 100
+    # The last half of the time adds nothing on the disk.
+    half = len(sizes) // 2
+    assert max(sizes[half:]) < 1.2 * max(sizes[:half]), sizes
     with file.snapshot(shard.upper - 1, readable=shard.upper) as snapshot:
         rows = sum(snapshot.read_part(part).num_rows for part in snapshot.parts)
     # Of three minutes: eight rows a second.
