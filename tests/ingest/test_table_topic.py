@@ -3,6 +3,7 @@ end, which can be more than may wait."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -28,6 +29,9 @@ class Topic:
 
     def access(self) -> Topic:
         return self
+
+    def close(self) -> None:
+        pass
 
     def frontier(self, now: int) -> Offsets:
         return Offsets({0: RECORDS, 1: RECORDS})
@@ -85,3 +89,53 @@ def test_what_is_full_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for each in table.changes.partitions.values():
         each.cut(60)
     assert not table.full
+
+
+class GatedScanner(Scanner):
+    """Reads when it is let."""
+
+    gate = threading.Event()
+    begun: list[int]
+
+    def scan(self, partition: int, lower: int, upper: int) -> Iterator[SeenChanges]:
+        for at in range(lower, upper):
+            assert self.gate.wait(60)
+            self.begun.append(at)
+            yield from super().scan(partition, at, at + 1)
+
+
+def test_cuts_are_made_while_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = gated(monkeypatch)
+    GatedScanner.gate.set()
+    scan(table, 40)
+    GatedScanner.gate.clear()
+    seen = table.changes.partitions
+    with ThreadPoolExecutor(1) as pool:
+        table.begin(40, Origins(), pool)
+        # Once it has begun, it is not begun again.
+        table.begin(40, Origins(), pool)
+        for each in seen.values():
+            each.cut(15)
+        assert {each.scanned for each in seen.values()} == {20}
+        GatedScanner.gate.set()
+        table.take(0)
+    assert [each.runs.ends.tolist() for each in seen.values()] == 2 * [[*range(16, 41)]]
+
+
+def test_a_topic_that_is_closed_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = gated(monkeypatch)
+    with ThreadPoolExecutor(1) as pool:
+        table.begin(2 * RECORDS, Origins(), pool)
+        table.close()
+        GatedScanner.gate.set()
+    assert len(GatedScanner.begun) <= 1
+
+
+def gated(monkeypatch: pytest.MonkeyPatch) -> TableTopic:
+    monkeypatch.setattr(GatedScanner, "gate", threading.Event())
+    monkeypatch.setattr(GatedScanner, "begun", [], raising=False)
+    monkeypatch.setattr(table_topic, "ChangeScanner", GatedScanner)
+    monkeypatch.setattr(reading, "STEP", 10)
+    table = TableTopic(cast("KafkaSource", cast("Any", Topic())), "t", None, joined=True)
+    table.look(1)
+    return table
