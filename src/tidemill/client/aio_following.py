@@ -7,7 +7,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import cast
+from typing import Self, cast
 
 from tidemill.client.aio_driver import AsyncDriver
 from tidemill.client.consume import Consuming
@@ -64,7 +64,7 @@ class AsyncSubscription(AsyncFollowing, BatchQueue, AsyncIterator[Batch]):
         AsyncFollowing.__init__(self, driver, course)
         BatchQueue.__init__(self, progress=progress)
 
-    async def __aenter__(self) -> AsyncSubscription:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Batch:

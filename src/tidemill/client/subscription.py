@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import cast
+from typing import Self, cast
 
 from tidemill.client.consume import Consuming
 from tidemill.client.course import Course, News
@@ -68,7 +68,7 @@ class Subscription(Following, BatchQueue, Iterator[Batch]):
         Following.__init__(self, driver, course)
         BatchQueue.__init__(self, progress=progress)
 
-    def __enter__(self) -> Subscription:
+    def __enter__(self) -> Self:
         return self
 
     def __next__(self) -> Batch:

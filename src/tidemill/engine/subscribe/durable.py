@@ -1,4 +1,4 @@
-"""FETCH ... FROM SUBSCRIPTION and ACKNOWLEDGE: reading a durable subscription.
+"""FETCH ... FROM SUBSCRIPTION and ACKNOWLEDGE: reading a durable subscription. (HTTP reads without end.)
 
 The changes come from the same streams as those of SUBSCRIBE (`statement.SubscribePlan`), from the
 acknowledged position on; `reading` hands them out by FETCH. Promises that nothing is lost: the inputs are
@@ -9,11 +9,12 @@ ACKNOWLEDGE in a transaction follows its commit: if that fails, the changes come
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 
+import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.catalog.items import Subscription
@@ -28,6 +29,7 @@ from tidemill.engine.subscribe.statement import SubscribePlan
 from tidemill.errors import InvalidTransactionState, InvalidValue, WrongObjectType
 from tidemill.inputs.opened import QueryInputs
 from tidemill.sql import ast
+from tidemill.subscribe.shape import progress_row
 from tidemill.subscribe.stream import SubscriptionStream
 from tidemill.subscriptions.positions import Position
 from tidemill.subscriptions.query import SUBSCRIPTION_SESSION, bind_subscription, subscription_spec
@@ -42,7 +44,7 @@ TIMEOUT_MS = 10_000
 
 @dataclass(slots=True)
 class FetchPlan:
-    statement: ast.FetchSubscription
+    statement: ast.FetchSubscription | ast.ReadSubscription
     item: Subscription
     service: DurableSubscriptions
     readings: Readings
@@ -57,9 +59,19 @@ class FetchPlan:
 
     async def run(self, params: Sequence[Value]) -> Outcome:
         reading = await self._reading(_position(self.statement.position, params))
+        if isinstance(self.statement, ast.ReadSubscription):
+            return Rows(self.columns, self._endless(reading), tag="SUBSCRIBE", endless=True)
+        return Rows(self.columns, self._fetched(reading, self.statement.count), tag="FETCH")
+
+    def _fetched(self, reading: Reading, count: int | None) -> AsyncGenerator[pa.RecordBatch]:
         until = self.changes.reader.runtime.oracle.now()
-        rows = reading.fetch(self.statement.count, self.timeout_ms / 1000, until, self._open)
-        return Rows(self.columns, rows, tag="FETCH")
+        return reading.fetch(count, self.timeout_ms / 1000, until, self._open)
+
+    async def _endless(self, reading: Reading) -> AsyncGenerator[pa.RecordBatch]:
+        yield progress_row(reading.frontier, self.changes.spec)
+        while True:
+            async for batch in self._fetched(reading, 1):
+                yield batch
 
     async def _reading(self, position: int | None) -> Reading:
         """The session's place, which is moved to `position`."""
@@ -95,11 +107,11 @@ def plan_fetch_subscription(
     reader: Reader,
     service: DurableSubscriptions,
     readings: Readings,
-    statement: ast.FetchSubscription,
+    statement: ast.FetchSubscription | ast.ReadSubscription,
     types: Sequence[SqlType | None],
 ) -> Plan:
     item = find_subscription(view, statement.name)
-    timeout = timeout_ms(statement.timeout)
+    timeout = timeout_ms(statement.timeout) if isinstance(statement, ast.FetchSubscription) else None
     bound = bind_subscription(view.state, item, view.privileges().of_owner(item))
     inputs = QueryInputs.of(view.state, bound)
     collection = None if item.relation is None else view.state.relation(item.relation)

@@ -40,6 +40,14 @@ class FetchSubscription(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadSubscription(Statement):
+    """A FETCH without end. It has no form in SQL: the HTTP server reads so."""
+
+    name: Name
+    position: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledge(Statement):
     """ACKNOWLEDGE SUBSCRIPTION name [TO position]."""
 
