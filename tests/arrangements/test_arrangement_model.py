@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +60,7 @@ class World:
         self.rng = rng
         self.folder = f"{folder}/cache"
         self.source = ArrangedShard(f"{folder}/data")
-        self.store = Arrangements(self.folder)
+        self.store = Arrangements(self.folder, background=False)
         self.readers: list[Reader] = []
 
     def step(self, action: str) -> None:
@@ -104,7 +103,7 @@ class World:
         """Nothing survives but the files."""
         self.readers = []
         self.source.forget_holds()
-        self.store = Arrangements(self.folder)
+        self.store = Arrangements(self.folder, background=False)
         if self.rng.random() < 0.7:
             self.step("open")
 
@@ -156,10 +155,7 @@ class World:
             assert found == self.source.contents(keys, before)
 
 
-@given(actions=st.lists(ACTIONS, max_size=40), seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
-@example(actions=["write", "open", "write", "bring", "keep", "write", "kill", "open", "bring"] * 3, seed=1)
-def test_every_lookup_is_right(actions: list[str], seed: int) -> None:
+def play(actions: list[str], seed: int) -> None:
     with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
         world = World(folder, random.Random(seed))
         for action in actions:
@@ -167,15 +163,15 @@ def test_every_lookup_is_right(actions: list[str], seed: int) -> None:
         world.store.close()
 
 
-def test_readers_of_the_same_share_one(tmp_path: Path) -> None:
-    source, store = ArrangedShard(f"{tmp_path}/data"), Arrangements(f"{tmp_path}/cache")
-    source.append([((1, "a"), 1, 1)], 5)
-    first, second = source.open(store, 5), source.open(store, 5)
-    source.append([((1, "b"), 5, 1)], 6)
-    source.bring(first, 5, 6)
-    # What one has brought is there for all, once.
-    assert second.upper == 6
-    source.bring(second, 5, 6)
-    assert counted(second.lookup(hashes_of([1]), 6)) == Counter({(1, "a"): 1, (1, "b"): 1})
-    assert counted(second.lookup(hashes_of([1]), 5)) == Counter({(1, "a"): 1})
-    store.close()
+@given(actions=st.lists(ACTIONS, max_size=40), seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+@example(actions=["write", "open", "write", "bring", "keep", "write", "kill", "open", "bring"] * 3, seed=1)
+def test_every_lookup_is_right(actions: list[str], seed: int) -> None:
+    play(actions, seed)
+
+
+@pytest.mark.chaos
+@given(actions=st.lists(ACTIONS, min_size=20, max_size=120), seed=st.integers(0, 2**32))
+@settings(max_examples=3000, deadline=None)
+def test_every_lookup_is_right_for_long(actions: list[str], seed: int) -> None:
+    play(actions, seed)

@@ -10,7 +10,6 @@ import sys
 import threading
 from typing import Any
 
-import psycopg
 import pytest
 from client_world import name, url, wait_for
 
@@ -114,7 +113,7 @@ def test_a_line_is_as_copy_writes_it(plain_server: ServerProcess) -> None:
         "b bytea, a text[], i interval, n numeric(10, 2), t timestamptz, y bool, s text, f float8, j jsonb"
     )
     values = (
-        r"('\x00ff', ARRAY['a b', NULL], '1 day 02:00', 1.50, '2024-01-02 03:04:05+00', true, 'a\b', 2.0, "
+        r"""('\x00ff', '{"a b",NULL}', '1 day 02:00', 1.50, '2024-01-02 03:04:05+00', true, 'a\b', 2.0, """
         """'{"a": 1}')"""
     )
     table = name("watched")
@@ -125,10 +124,9 @@ def test_a_line_is_as_copy_writes_it(plain_server: ServerProcess) -> None:
     assert run.returncode == 0, run.stderr
     head, line = run.stdout.splitlines()
     assert head.split("\t") == ["mz_timestamp", "mz_diff", *"bainty", "s", "f", "j"]
-    copying = f"COPY {table} TO STDOUT".encode()
-    with psycopg.connect(plain_server.sql_dsn) as sql, sql.cursor().copy(copying) as copy:
-        copied = b"".join(bytes(block) for block in copy).decode()
-    assert line.split("\t", 2)[2] == copied.rstrip("\n")
+    # As PostgreSQL's COPY ... TO STDOUT.
+    copied = r'\\x00ff|{"a b",NULL}|1 day 02:00:00|1.50|2024-01-02 03:04:05+00|t|a\\b|2|{"a": 1}'
+    assert line.split("\t")[2:] == copied.split("|")
 
 
 def test_a_limit_and_a_reader_that_has_enough(plain_server: ServerProcess) -> None:

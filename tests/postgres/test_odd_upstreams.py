@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from postgres.source_world import SourceWorld
 from support.upstream_postgres import UpstreamDatabase
+from tidemill.sources.contract import UpstreamError
 from tidemill.sources.postgres import source, table_faults
 
 pytestmark = pytest.mark.server
@@ -56,19 +57,32 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def latin(upstream: UpstreamDatabase) -> Iterator[UpstreamDatabase]:
-    """A database in LATIN1."""
-    other = UpstreamDatabase(upstream.process, f"{upstream.name}_latin")
-    upstream.run(
-        f"CREATE DATABASE {other.name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0",
-    )
-    yield other
-    upstream.run(f"DROP DATABASE {other.name} WITH (FORCE)")
+def encoded(upstream: UpstreamDatabase) -> Iterator[Callable[[str], UpstreamDatabase]]:
+    """Makes a database in an encoding."""
+    made: list[UpstreamDatabase] = []
+
+    def make(encoding: str) -> UpstreamDatabase:
+        made.append(UpstreamDatabase(upstream.process, f"{upstream.name}_{encoding.lower()}"))
+        upstream.run(
+            f"CREATE DATABASE {made[-1].name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0",
+        )
+        return made[-1]
+
+    yield make
+    for database in made:
+        for (slot,) in upstream.query(
+            "SELECT slot_name::text FROM pg_replication_slots WHERE database = %s", [database.name]
+        ):
+            upstream.run(f"SELECT pg_drop_replication_slot('{slot}')")
+        upstream.run(f"DROP DATABASE {database.name} WITH (FORCE)")
 
 
-def test_names_settings_and_encodings(upstream: UpstreamDatabase, latin: UpstreamDatabase) -> None:
+def test_names_settings_and_encodings(
+    upstream: UpstreamDatabase, encoded: Callable[[str], UpstreamDatabase]
+) -> None:
     """All of it at once: a table whose names need quotes, read by a role whose settings are all wrong."""
-    version = upstream.session().info.server_version
+    latin = encoded("LATIN1")
+    ((version,),) = upstream.query("SELECT current_setting('server_version_num')::int")
     upstream.run("CREATE ROLE odd LOGIN REPLICATION")
     try:
         for database in (upstream, latin):
@@ -98,7 +112,6 @@ def test_names_settings_and_encodings(upstream: UpstreamDatabase, latin: Upstrea
                 assert world.table() == {("2", *row): 1, ("1", *row): 1, (None,) * 7: 1}
             finally:
                 world.close()
-                database.run(f"SELECT pg_drop_replication_slot('{world.slot}')")
     finally:
         for database in (upstream, latin):
             database.run("DROP OWNED BY odd")
@@ -177,6 +190,57 @@ def test_values_at_the_ends_of_their_types(upstream: UpstreamDatabase) -> None:
         assert refused == REFUSED
     finally:
         world.close()
+
+
+def test_bytes_that_are_no_text(encoded: Callable[[str], UpstreamDatabase]) -> None:
+    """In a database without an encoding. PostgreSQL refuses to send them: the source stands, and says why."""
+    database = encoded("SQL_ASCII")
+    database.run(
+        "CREATE TABLE t (v text)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t VALUES ('ä')",
+        "CREATE PUBLICATION p FOR TABLE t",
+    )
+    world = SourceWorld(database, "t")
+    try:
+        world.catch_up()
+        assert world.table() == {("ä",): 1}
+        database.run("SET client_encoding = SQL_ASCII; INSERT INTO t VALUES (E'\\xe9')")
+        failure = world.failure()
+        assert "invalid byte sequence" in str(failure.detail) and "SQL_ASCII" in str(failure.hint)
+        assert world.table() == {("ä",): 1} and not world.errors[0]
+    finally:
+        world.close()
+
+
+def test_a_transaction_that_is_open_for_long(upstream: UpstreamDatabase) -> None:
+    """A snapshot waits for its end, and says so. The stream does not wait."""
+    upstream.run(
+        "CREATE TABLE t (id int)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION p FOR TABLE t",
+    )
+    with upstream.session() as sql, upstream.session() as other:
+        sql.execute("BEGIN; INSERT INTO t VALUES (1)")
+        world = SourceWorld(upstream, "t")
+        try:
+            with pytest.raises(UpstreamError, match="waits for the end of its open transactions") as caught:
+                world.source.frontier(0)
+            assert caught.value.transient and "xact_start" in str(caught.value.hint)
+            upstream.run("INSERT INTO t VALUES (2)")
+            sql.execute("COMMIT")
+            world.catch_up()
+            assert world.table() == {(1,): 1, (2,): 1}
+            sql.execute("BEGIN; INSERT INTO t VALUES (3)")
+            other.execute("BEGIN; INSERT INTO t VALUES (4); DELETE FROM t WHERE id = 1; COMMIT")
+            world.catch_up()
+            assert world.table() == {(2,): 1, (4,): 1}
+            world.crash()
+            sql.execute("COMMIT")
+            world.catch_up()
+            assert world.table() == {(2,): 1, (3,): 1, (4,): 1}
+        finally:
+            world.close()
 
 
 def test_many_columns(upstream: UpstreamDatabase) -> None:

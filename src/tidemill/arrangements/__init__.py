@@ -8,6 +8,15 @@ from tidemill.arrangements.arrangement import Arrangement, ArrangementLost
 from tidemill.arrangements.contents import DiskFull
 from tidemill.arrangements.fill import Filling
 from tidemill.arrangements.keys import key_hash
-from tidemill.arrangements.store import Arrangements
+from tidemill.arrangements.store import ArrangementFacts, Arrangements, ArrangementsOf
 
-__all__ = ["Arrangement", "ArrangementLost", "Arrangements", "DiskFull", "Filling", "key_hash"]
+__all__ = [
+    "Arrangement",
+    "ArrangementFacts",
+    "ArrangementLost",
+    "Arrangements",
+    "ArrangementsOf",
+    "DiskFull",
+    "Filling",
+    "key_hash",
+]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from tidemill.arrangements.pieces import TimedPiece, add_piece
 from tidemill.errors import Unavailable
 from tidemill.persist.holds import Hold
 from tidemill.runs.run import HashRun
-from tidemill.types.arrow import TIME_COLUMN
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous
 from tidemill.types.identity import consolidate
 from tidemill.types.model import RelationDesc
@@ -70,6 +71,8 @@ class Contents:
         self._folded = upper
         # The time that each reader still needs; a reader that was cut off is not here.
         self._readers: dict[int, int] = {}
+        # Who they are.
+        self.names: dict[int, str] = {}
         self._last_reader = 0
         # Why the last updates did not get into the base.
         self._refused: OSError | None = None
@@ -105,18 +108,24 @@ class Contents:
         """Whether the background has something to do."""
         return bool(self._unmerged)
 
-    def join(self, at: int) -> int | None:
+    @property
+    def about(self) -> dict[str, Any]:
+        return self._base.about
+
+    def join(self, at: int, name: str) -> int | None:
         """A new reader at `at`; None if the contents there are not known any more."""
         with self._lock:
             if at < self._folded:
                 return None
             self._last_reader += 1
             self._readers[self._last_reader] = at
+            self.names[self._last_reader] = name
             return self._last_reader
 
     def leave(self, reader: int) -> None:
         with self._lock:
             self._readers.pop(reader, None)
+            self.names.pop(reader, None)
 
     def reads(self, reader: int) -> bool:
         """Whether the reader was not cut off."""
@@ -154,6 +163,33 @@ class Contents:
         """Nothing changed before `upper`."""
         with self._lock:
             self.upper = max(self.upper, upper)
+
+    def rewind(
+        self, at: int, updates: pa.Table, hashes: np.ndarray, since: int, holds: Sequence[Hold]
+    ) -> bool:
+        """Make the contents from `at` on known again: `updates` are all of [at, since), where `since` is
+        where they are known from. `holds` replace the present ones. False if that has changed meanwhile, or
+        the disk refuses; then the holds are released."""
+        with self._lock:
+            if since != self._folded or at >= since:
+                release(holds)
+                return False
+            rows = pa.table([updates.column(name) for name in self.schema.names], schema=self.schema)
+            less = pa.array(-contiguous(rows.column(DIFF_COLUMN)).to_numpy())
+            less = rows.set_column(rows.num_columns - 1, self.schema.field(DIFF_COLUMN), less)
+            try:
+                self._unmerged = self._base.add(less, hashes, at)
+            except OSError as error:
+                log.warning("an arrangement in %s does not go back: %s", self.folder, error)
+                release(holds)
+                return False
+            release(self._holds)
+            self._holds = holds
+            if len(hashes):
+                times = contiguous(updates.column(TIME_COLUMN)).to_numpy()
+                self._pieces = add_piece(self._pieces, TimedPiece.of(rows, hashes, times))
+            self._folded = at
+            return True
 
     def _limit(self, reader: int | None) -> None:
         if sum(piece.bytes for piece in self._pieces) <= TAIL_BYTES:
@@ -221,8 +257,12 @@ class Contents:
 
     def close(self) -> None:
         """Release the history of the collection."""
-        for hold in self._holds:
-            hold.release()
+        release(self._holds)
+
+
+def release(holds: Iterable[Hold]) -> None:
+    for hold in holds:
+        hold.release()
 
 
 def _rest(runs: Sequence[HashRun]) -> None:

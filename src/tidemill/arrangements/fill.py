@@ -16,10 +16,12 @@ import pyarrow as pa
 
 from tidemill import failpoints
 from tidemill.arrangements.base import Base
-from tidemill.arrangements.contents import Contents, DiskFull
+from tidemill.arrangements.contents import Contents, DiskFull, release
 from tidemill.arrangements.keys import key_hash
 from tidemill.arrangements.summed import merged, sorted_batch, summed
+from tidemill.persist.holds import Hold
 from tidemill.persist.part import Part
+from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import Snapshot
 from tidemill.query.multiset import add_up, check_counts, check_errors
 from tidemill.runs.run import HashRun, cut, remove, write_run
@@ -78,9 +80,9 @@ def _chunk(base: Base, batch: pa.RecordBatch) -> HashRun:
     try:
         os.makedirs(base.folder, exist_ok=True)
         run = write_run(base.folder, "chunk", base.stored, cut(batch), HashRun)
+        failpoints.hit(FP_CHUNK)
     except OSError as error:
         raise DiskFull(base.folder, error) from error
-    failpoints.hit(FP_CHUNK)
     return HashRun([]) if run is None else run
 
 
@@ -121,8 +123,8 @@ def rows_of(
 
 
 def catch_up(contents: Contents, snapshot: Snapshot, columns: Sequence[str], key: Sequence[str]) -> bool:
-    """Bring the contents just behind the time of the snapshot. False if that is too much. The collection must
-    have the original times from `contents.upper` on."""
+    """Bring the contents just behind the time of the snapshot. False if that is too much. The history from
+    `contents.upper` on must be held."""
     lower = contents.upper
     parts = [part for part in snapshot.parts if part.max_time >= lower]
     if sum(part.rows for part in parts) > CATCH_UP_ROWS:
@@ -136,12 +138,41 @@ def catch_up(contents: Contents, snapshot: Snapshot, columns: Sequence[str], key
     return True
 
 
+def rewind(
+    contents: Contents,
+    shard: Shard,
+    columns: Sequence[str],
+    key: Sequence[str],
+    at: int,
+    holds: Sequence[Hold],
+) -> bool:
+    """Make the contents from `at` on known again, from the updates since then. `holds` are on the shard, just
+    before `at`. False if the updates are too many; then the holds are released."""
+    since = contents.since
+    with shard.snapshot(since - 1, readable=since) as snapshot:
+        parts = [part for part in snapshot.parts if part.max_time >= at]
+        if sum(part.rows for part in parts) > CATCH_UP_ROWS:
+            release(holds)
+            return False
+        # (An error of these times is one for those who read them, not for this.)
+        tables = list(_tables(snapshot, parts, columns, at, None, errors=False))
+    schema = pa.schema([*contents.schema, pa.field(TIME_COLUMN, pa.int64())])
+    table = pa.concat_tables(tables) if tables else schema.empty_table()
+    return contents.rewind(at, table, key_hash(table, key), since, holds)
+
+
 def _tables(
-    snapshot: Snapshot, parts: Sequence[Part], columns: Sequence[str], lower: int, filling: Filling | None
+    snapshot: Snapshot,
+    parts: Sequence[Part],
+    columns: Sequence[str],
+    lower: int,
+    filling: Filling | None,
+    *,
+    errors: bool = True,
 ) -> Iterator[pa.Table]:
     """The columns, time and diff of all updates from `lower` on that are not errors. Raises live errors,
     which must have begun at `lower` or later."""
-    errors: list[pa.Table] = []
+    live: list[pa.Table] = []
     for part in parts:
         for table in _pieces(snapshot, part, columns):
             if filling is not None:
@@ -151,12 +182,12 @@ def _tables(
                 table = table.filter(pa.array((times >= lower) & (times <= snapshot.as_of)))
             wrong = table.column(ERROR_COLUMN)
             if wrong.null_count < table.num_rows:
-                errors.append(table.filter(pc.is_valid(wrong)).select([ERROR_COLUMN, DIFF_COLUMN]))
+                live.append(table.filter(pc.is_valid(wrong)).select([ERROR_COLUMN, DIFF_COLUMN]))
                 table = table.filter(pc.is_null(wrong))
             if table.num_rows:
                 yield table.drop_columns([ERROR_COLUMN])
-    if errors:
-        check_errors(add_up(errors), snapshot)
+    if live and errors:
+        check_errors(add_up(live), snapshot)
 
 
 def _pieces(snapshot: Snapshot, part: Part, columns: Sequence[str]) -> Iterator[pa.Table]:

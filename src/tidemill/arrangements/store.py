@@ -26,8 +26,8 @@ import pyarrow as pa
 from tidemill import caches
 from tidemill.arrangements.arrangement import Arrangement
 from tidemill.arrangements.base import Base, Manifest, read_manifest
-from tidemill.arrangements.contents import Contents
-from tidemill.arrangements.fill import Filling, Rows, catch_up, fill, rows_of
+from tidemill.arrangements.contents import Contents, release
+from tidemill.arrangements.fill import Filling, Rows, catch_up, fill, rewind, rows_of
 from tidemill.errors import Internal, TidemillError
 from tidemill.persist.holds import Hold
 from tidemill.persist.shard import Shard
@@ -47,6 +47,9 @@ IDLE_SECONDS = 60.0
 # Spark or a source is not available.
 UNUSED_SECONDS = 600.0
 
+# What those of rows of one collection are called; others say how their rows are computed.
+_SHARED = "shared"
+
 # How often the background looks for merges, ...
 TEND_SECONDS = 1.0
 # ... releases the memory of the files, which would otherwise grow to all that was ever looked up, ...
@@ -59,8 +62,28 @@ KEEP_SECONDS = 30.0
 class _Named:
     """The arrangements of one name, newest first: several if a reader needs times that others have passed."""
 
+    about: dict[str, Any]
     lock: threading.Lock = field(default_factory=threading.Lock)
     contents: list[Contents] = field(default_factory=list[Contents])
+    # While one is built: how far, and for whom.
+    building: tuple[Filling, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrangementFacts:
+    """An arrangement as one of its readers uses it. `collections` are the ids of the shards that its rows
+    come from; `key` is that of rows of one collection, None for computed ones. `upper` is None while it is
+    built: then `read` of `known` updates were read, as far as that is known."""
+
+    reader: str
+    name: str
+    collections: tuple[str, ...]
+    key: tuple[str, ...] | None
+    rows: int
+    bytes: int
+    upper: int | None
+    known: int = 0
+    read: int = 0
 
 
 @dataclass(slots=True)
@@ -73,15 +96,15 @@ class _Found:
     holds: dict[str, Hold] = field(default_factory=dict[str, Hold])
 
     def release(self) -> None:
-        for hold in self.holds.values():
-            hold.release()
+        release(self.holds.values())
 
 
 class Arrangements:
     """One per server. Thread-safe."""
 
-    def __init__(self, folder: str) -> None:
-        """`folder` is a cache of this server alone: it may be deleted at any time."""
+    def __init__(self, folder: str, *, background: bool = True) -> None:
+        """`folder` is a cache of this server alone: it may be deleted at any time. Without `background`,
+        someone must call `tend` now and then."""
         self.root = os.path.abspath(folder)
         self.folder = os.path.join(self.root, FORMAT)
         self._lock = threading.Lock()
@@ -90,6 +113,7 @@ class Arrangements:
         self._idle: dict[Contents, float] = {}
         # Shards that were dropped since the start.
         self._dropped: set[str] = set()
+        self._background = background
         self._closed = threading.Event()
         self._worker: threading.Thread | None = None
         self._rested = self._kept = time.monotonic()
@@ -105,26 +129,31 @@ class Arrangements:
         key: Sequence[str],
         at: int,
         filling: Filling | None = None,
+        reader: str = "",
     ) -> Arrangement:
         """The named columns of a shard's collection by those of `key` (some of them); a reader from `at` on.
         `snapshot` returns the collection at a time, and is called with `at - 1`. Blocks while the arrangement
-        is built. Raises the errors that a SELECT at `at - 1` would raise, InvalidAsOf, and DiskFull."""
+        is built. `reader` is shown. Raises the errors that a SELECT at `at - 1` would raise, InvalidAsOf, and
+        DiskFull."""
         whole = shard_schema(shard.desc)
         schema = _plain(whole.field(name) for name in (*columns, DIFF_COLUMN))
-        about = _about([shard], schema, "shared", list(key))
+        filling = filling or Filling()
+        about = _about([shard], schema, _SHARED, list(key))
 
         def reach(contents: Contents) -> bool:
-            if shard.since >= contents.upper:
-                return False
+            if at < contents.since:
+                holds = _hold([shard], at - 1)
+                return holds is not None and rewind(contents, shard, columns, key, at, holds)
+            if at <= contents.upper:
+                return True
             with snapshot(at - 1) as opened:
-                # What was read is from before any later compaction.
-                return shard.since < contents.upper and catch_up(contents, opened, columns, key)
+                return catch_up(contents, opened, columns, key)
 
         def rows() -> Iterator[Rows]:
             with snapshot(at - 1) as opened:
                 yield from rows_of(opened, columns, key, filling)
 
-        return self._open(about, schema, [shard], at, at, rows, reach)
+        return self._open(about, schema, [shard], at, at, rows, reach, reader, filling)
 
     def private(
         self,
@@ -134,15 +163,17 @@ class Arrangements:
         rows: Callable[[], Iterable[Rows]],
         inputs: Sequence[Shard] = (),
         earliest: int | None = None,
+        reader: str = "",
     ) -> Arrangement:
-        """An arrangement of computed rows; `schema` is that of their columns, `name` says how they are
-        computed (with the format of whatever computes them), `inputs` are all collections that they are
-        computed from. `rows` returns the contents at `at - 1`, and may be called more than once. With
-        `earliest`, the upper of the result may be any time in [earliest, at] that is on disk: the caller
-        brings the changes from there."""
+        """An arrangement of computed rows; `schema` is that of their columns. `inputs` are all collections
+        that they are computed from, and `name` says how (with the format of whatever computes them); without
+        inputs it is of no use to any other reader. `rows` returns the contents at `at - 1`, and may be called
+        more than once. With `earliest`, the upper of the result may be any time in [earliest, at] that is on
+        disk: the caller brings the changes from there."""
         full = _plain([*schema, pa.field(DIFF_COLUMN, pa.int64())])
         about = _about(inputs, full, name, [])
-        return self._open(about, full, inputs, at if earliest is None else earliest, at, rows, None)
+        first = at if earliest is None else earliest
+        return self._open(about, full, inputs, first, at, rows, None, reader, Filling())
 
     def _open(
         self,
@@ -153,23 +184,29 @@ class Arrangements:
         at: int,
         rows: Callable[[], Iterable[Rows]],
         reach: Callable[[Contents], bool] | None,
+        name: str,
+        filling: Filling,
     ) -> Arrangement:
         digest = hashlib.blake2b(repr(sorted(about.items())).encode(), digest_size=16).hexdigest()
         with self._lock:
-            named = self._named.setdefault(digest, _Named())
+            named = self._named.setdefault(digest, _Named(about))
         # Whoever comes while it is built waits for it, and shares it.
         with named.lock:
             for contents in self._candidates(named, digest, schema, about, inputs, at):
-                reader = self._join(contents, earliest, at, reach)
+                reader = self._join(contents, earliest, at, reach, name)
                 if reader is not None:
                     if contents not in named.contents:
                         named.contents.insert(0, contents)
                     return self._reader(named, contents, reader)
                 if contents not in named.contents:
                     self._discard(contents)
-            contents = self._build(digest, schema, about, inputs, at, rows)
+            named.building = (filling, name)
+            try:
+                contents = self._build(digest, schema, about, inputs, at, rows)
+            finally:
+                named.building = None
             named.contents.insert(0, contents)
-            reader = contents.join(at)
+            reader = contents.join(at, name)
             if reader is None:
                 raise Internal("an arrangement was lost as soon as it was built")
             return self._reader(named, contents, (reader, at))
@@ -183,7 +220,7 @@ class Arrangements:
         inputs: Sequence[Shard],
         at: int,
     ) -> Iterator[Contents]:
-        if not caches.ENABLED:
+        if not caches.ENABLED or not inputs:
             return
         yield from list(named.contents)
         parent = os.path.join(self.folder, digest)
@@ -191,7 +228,8 @@ class Arrangements:
             there = {
                 f: found.manifest.upper for f, found in self._found.items() if os.path.dirname(f) == parent
             }
-        for folder in sorted(there, key=lambda f: -there[f]):
+        # The nearest first.
+        for folder in sorted(there, key=lambda f: abs(there[f] - at)):
             base = Base.open(folder, schema, about)
             holds = None if base is None or base.kept is None else _hold(inputs, base.kept - 1)
             with self._lock:
@@ -204,15 +242,18 @@ class Arrangements:
             yield Contents(base, base.kept, holds)
 
     def _join(
-        self, contents: Contents, earliest: int, at: int, reach: Callable[[Contents], bool] | None
+        self,
+        contents: Contents,
+        earliest: int,
+        at: int,
+        reach: Callable[[Contents], bool] | None,
+        name: str,
     ) -> tuple[int, int] | None:
         """A reader at `at`, or at an earlier upper from `earliest` on, and its time."""
-        if contents.upper < at and reach is not None and not reach(contents):
-            return None
-        if contents.upper < earliest:
+        if (reach is not None and not reach(contents)) or contents.upper < earliest:
             return None
         begin = min(at, contents.upper)
-        reader = contents.join(begin)
+        reader = contents.join(begin, name)
         return None if reader is None else (reader, begin)
 
     def _build(
@@ -225,16 +266,15 @@ class Arrangements:
         rows: Callable[[], Iterable[Rows]],
     ) -> Contents:
         base = Base(os.path.join(self.folder, digest, uuid.uuid4().hex), schema, about)
-        holds = _hold(inputs, at - 1)
+        holds = [shard.hold(at - 1) for shard in inputs]
         try:
             fill(base, rows(), at)
         except BaseException as error:
-            for hold in holds or ():
-                hold.release()
+            release(holds)
             if isinstance(error, TidemillError):
                 shutil.rmtree(base.folder, ignore_errors=True)
             raise
-        return Contents(base, at, holds or ())
+        return Contents(base, at, holds)
 
     def _reader(self, named: _Named, contents: Contents, reader: tuple[int, int]) -> Arrangement:
         number, at = reader
@@ -262,10 +302,32 @@ class Arrangements:
                     except InvalidAsOf:
                         pass  # it will be built again
 
+    def listed(self) -> list[ArrangementFacts]:
+        """What is read, and what is built."""
+        with self._lock:
+            named = list(self._named.items())
+        found: list[ArrangementFacts] = []
+        for digest, each in named:
+            about = each.about
+            key = tuple(about["key"]) if about["name"] == _SHARED else None
+            collections = tuple(about["inputs"])
+            for contents in list(each.contents):
+                of = (digest, collections, key, contents.rows, contents.bytes, contents.upper)
+                found += [ArrangementFacts(reader, *of) for reader in list(contents.names.values())]
+            building = each.building
+            if building is not None:
+                filling, reader = building
+                found.append(
+                    ArrangementFacts(
+                        reader, digest, collections, key, 0, 0, None, filling.known, filling.read
+                    )
+                )
+        return found
+
     # -- the background
 
     def _start(self) -> None:
-        if self._worker is None and not self._closed.is_set():
+        if self._background and self._worker is None and not self._closed.is_set():
             self._worker = threading.Thread(target=self._tend, name="arrangements", daemon=True)
             self._worker.start()
 
@@ -361,6 +423,40 @@ class Arrangements:
             contents.close()
 
 
+@dataclass(frozen=True, slots=True)
+class ArrangementsOf:
+    """All arrangements, for one reader, which is shown."""
+
+    all: Arrangements
+    reader: str
+
+    def open(
+        self,
+        shard: Shard,
+        snapshot: Callable[[int], Snapshot],
+        columns: Sequence[str],
+        key: Sequence[str],
+        at: int,
+    ) -> Arrangement:
+        """See `Arrangements.open`."""
+        return self.all.open(shard, snapshot, columns, key, at, reader=self.reader)
+
+    def private(
+        self,
+        name: str,
+        schema: pa.Schema,
+        at: int,
+        rows: Callable[[], Iterable[Rows]],
+        inputs: Sequence[Shard] = (),
+        earliest: int | None = None,
+    ) -> Arrangement:
+        """See `Arrangements.private`."""
+        return self.all.private(name, schema, at, rows, inputs, earliest, self.reader)
+
+    def hold(self, shard: Shard) -> None:
+        self.all.hold(shard)
+
+
 def _about(inputs: Sequence[Shard], schema: pa.Schema, name: str, key: list[str]) -> dict[str, Any]:
     """What the rows of an arrangement are. (As it is read back from JSON.)"""
     return {
@@ -384,8 +480,7 @@ def _hold(inputs: Sequence[Shard], at: int) -> list[Hold] | None:
         for shard in inputs:
             holds.append(shard.hold(at))
     except InvalidAsOf:
-        for hold in holds:
-            hold.release()
+        release(holds)
         return None
     return holds
 

@@ -67,6 +67,7 @@ class TidemillEngine:
         self.durable = background.durable
         self.sources = background.sources
         self.views = background.views
+        self.arrangements = background.arrangements
         self.sinks = background.sinks
         self.readiness = Readiness(self.queries.collections, background.ingestion, self.views, catalog)
         self.parameters = SystemParameters(catalog, config.retain_history)

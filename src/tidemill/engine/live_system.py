@@ -27,6 +27,7 @@ def situation(engine: TidemillEngine, session: EngineSession, catalog: CatalogSt
         audit_events=engine.audit.events,
         subscriptions=engine.subscriptions.table,
         frontiers=lambda: _frontiers(engine, catalog),
+        arrangements=engine.arrangements.listed,
         views=lambda: view_rows(engine.views),
         sinks=lambda: sink_rows(engine.sinks, engine.environment.oracle.now()),
         durable=lambda: durable_rows(engine.durable, engine.environment.oracle.now()),

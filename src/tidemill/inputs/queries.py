@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidemill.arrangements import Arrangements
+from tidemill.arrangements import ArrangementsOf
 from tidemill.catalog.items import SourceProgress, is_system
 from tidemill.catalog.state import CatalogState
 from tidemill.inputs.collections import Collections
@@ -48,7 +48,7 @@ class QueryRuntime:
     oracle: Oracle
     spark: SparkHost
     evaluations: Evaluations
-    arrangements: Arrangements
+    arrangements: ArrangementsOf
 
 
 def answer_at(

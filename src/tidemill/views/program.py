@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidemill.arrangements import Arrangements
+from tidemill.arrangements import ArrangementsOf
 from tidemill.catalog.items import ItemId, MaterializedView
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import Internal, LimitExceeded
@@ -114,7 +114,7 @@ class ViewInput:
 
     collections: Collections
     item: Collection
-    arrangements: Arrangements
+    arrangements: ArrangementsOf
 
     @property
     def shard(self) -> Shard:
@@ -134,7 +134,8 @@ class ViewProgram:
     """`ViewQuery` of a view of the catalog, run by Spark."""
 
     def __init__(self, runtime: QueryRuntime, catalog: CatalogState, item: MaterializedView) -> None:
-        self._runtime = runtime
+        own = replace(runtime.arrangements, reader=item.id)
+        self._runtime = replace(runtime, arrangements=own)
         self._catalog = catalog
         self._bound = bind_view(catalog, item)
         self._items = QueryInputs.of(catalog, self._bound).items

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidemill.arrangements import ArrangementFacts
 from tidemill.catalog.items import (
     RELATIONS,
     SCHEMA_ITEMS,
@@ -59,6 +60,7 @@ from tidemill.engine.relations.sources import (
     Spec,
 )
 from tidemill.engine.relations.subscriptions import SUBSCRIPTION_SPECS, SubscriptionRow
+from tidemill.engine.relations.view_stages import VIEW_STAGES_SPECS
 from tidemill.engine.session.variables import SYSTEM_PARAMETERS, VariableRow
 from tidemill.persist.shard import Shard
 from tidemill.types.arrow import storage_schema
@@ -103,6 +105,8 @@ class Situation:
     subscriptions: Callable[[], Sequence[SubscriptionRow]]
     # Of the tables and materialized views.
     frontiers: Callable[[], Sequence[FrontierRow]]
+    # What is kept to follow queries.
+    arrangements: Callable[[], Sequence[ArrangementFacts]]
     # The states of the materialized views.
     views: Callable[[], Sequence[ViewRow]]
     sinks: Callable[[], Sequence[SinkRow]]
@@ -307,6 +311,7 @@ _SPECS: list[Spec] = [
     *CONNECTION_SPECS,
     *SUBSCRIPTION_SPECS,
     *MATERIALIZED_SPECS,
+    *VIEW_STAGES_SPECS,
     *ROLE_SPECS,
     *SINK_SPECS,
     *PG_SPECS,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-from tidemill.arrangements import Arrangements
+from tidemill.arrangements import Arrangements, ArrangementsOf
 from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
@@ -82,7 +82,11 @@ class Background:
         self.collections = Collections(environment, self.ingestion)
         self.arrangements = Arrangements(str(_arrangements_folder(config, environment, spark)))
         self.queries = QueryRuntime(
-            self.collections, environment.oracle, spark, Evaluations(spark), self.arrangements
+            self.collections,
+            environment.oracle,
+            spark,
+            Evaluations(spark),
+            ArrangementsOf(self.arrangements, ""),
         )
         self.views = Views(
             environment,

@@ -165,6 +165,11 @@ def _hint(said: str, options: Mapping[str, Any], state: str = "") -> str | None:
         ("ailed to resolve host", "Check HOST of the connection."),
         ("timeout expired", "Check HOST and PORT of the connection, and firewalls in between."),
         ("start WAL sender", f"ALTER ROLE {shown(user)} REPLICATION; at the server"),
+        (
+            "invalid byte sequence for encoding",
+            "Is the database's encoding SQL_ASCII? Correct them, or leave the column out of the publication.",
+        ),
+        ("has no equivalent in encoding", "Correct the text, or leave the column out of the publication."),
         ("too many", "Raise max_connections of the server, or end other sessions."),
     ):
         if words in said:
