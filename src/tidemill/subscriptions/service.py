@@ -128,7 +128,7 @@ class DurableSubscriptions:
         self._stopping = False
         catalog.on_change(lambda _, new: self._follow(new))
         self._follow(catalog.state)
-        for key in self.positions.keys() - self._entries.keys():
+        for key in self.positions.known() - self._entries.keys():
             self.positions.forget(key)
         self._thread = threading.Thread(target=self._run, name="subscriptions", daemon=True)
         self._thread.start()
