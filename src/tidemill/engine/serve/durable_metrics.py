@@ -18,7 +18,7 @@ class DurableCollector(Collector):
         self._now = now
 
     def collect(self) -> Iterator[Metric]:
-        labels = ["subscription", "id"]
+        labels = ["subscription", "id", "share"]
         lag = GaugeMetricFamily(
             "tidemill_durable_subscription_lag_seconds",
             "How far the acknowledged position is behind the clock.",
@@ -37,7 +37,8 @@ class DurableCollector(Collector):
         )
         now = self._now()
         for state in self._service.states():
-            of = [state.item.name, state.item.id]
+            item = state.place.item
+            of = [item.name, item.id, str(state.place.share)]
             lag.add_metric(of, max(0, now - state.position.frontier + 1) / 1000)
             kept.add_metric(of, state.kept.bytes)
             read.add_metric(of, state.read)
