@@ -1,5 +1,5 @@
-"""Several readers divide a durable subscription by key: together they have every change once, all changes of a
-key come to one of them, and what is kept follows the one that is furthest behind."""
+"""Several readers divide a durable subscription by key: together they have every change once, all changes of
+a key come to one of them, and what is kept follows the one that is furthest behind."""
 
 from __future__ import annotations
 
