@@ -106,11 +106,12 @@ class AsyncClient:
         name: str,
         *,
         position: int | None = None,
+        share: int | None = None,
         progress: bool = False,
         retry: Retry | None = None,
     ) -> AsyncConsumer:
         """Read a durable subscription; as for `Client.consume`."""
-        course = Consuming(name, position, retry or self._retry)
+        course = Consuming(name, position, retry or self._retry, share=share)
         made = AsyncConsumer(self._new_driver(), course, progress=progress, execute=self.execute)
         self._followings.add(made)
         return made

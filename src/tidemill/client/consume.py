@@ -34,23 +34,33 @@ class Consuming(Course):
         position: int | None,
         retry: Retry,
         *,
+        share: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`name` as in SQL; `position` as the application has stored it, None for that of the server."""
         self.name = relation_name(name)
         super().__init__(SubscriptionRequest(self.name), retry, clock=clock)
         self.position = position
+        self._share = share
 
     def acknowledge(self, position: int) -> str:
         """The statement."""
-        return f"ACKNOWLEDGE SUBSCRIPTION {self.name} TO {position}"
+        share = "" if self._share is None else f" SHARE {self._share}"
+        return f"ACKNOWLEDGE SUBSCRIPTION {self.name}{share} TO {position}"
+
+    def _fetch(self) -> str:
+        options = [
+            *([] if self.position is None else [f"POSITION = {self.position}"]),
+            *([] if self._share is None else [f"SHARE = {self._share}"]),
+        ]
+        said = f" WITH ({', '.join(options)})" if options else ""
+        return f"FETCH {FETCH_ROWS} FROM SUBSCRIPTION {self.name}{said}"
 
     def _follow(self, link: Link) -> Steps:
-        fields = yield from link.describe(f"FETCH FROM SUBSCRIPTION {self.name}")
+        fields = yield from link.describe(self._fetch())
         self._check(fields)
         while True:
-            at = "" if self.position is None else f" WITH (POSITION = {self.position})"
-            results = yield from link.run(f"FETCH {FETCH_ROWS} FROM SUBSCRIPTION {self.name}{at}")
+            results = yield from link.run(self._fetch())
             if not results:
                 raise NoRows("FETCH gave no result")
             rows = text_rows(texts(results[-1], fields), fields)

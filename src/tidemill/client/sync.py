@@ -114,13 +114,14 @@ class Client:
         name: str,
         *,
         position: int | None = None,
+        share: int | None = None,
         progress: bool = False,
         retry: Retry | None = None,
     ) -> Consumer:
         """Read a durable subscription: an iterator over complete times, with `acknowledge()`. `position` is
         the one that the application has stored with its effects; without it, reading begins at the
         acknowledged position. docs/client.md explains both."""
-        course = Consuming(name, position, retry or self._retry)
+        course = Consuming(name, position, retry or self._retry, share=share)
         return self._joined(Consumer(self._new_driver(), course, progress=progress, execute=self.execute))
 
     def live_table(

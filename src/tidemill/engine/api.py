@@ -62,6 +62,7 @@ class ConsumeRequest:
 
     name: str
     position: int | None = None
+    share: int | None = None
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ def subscribe_statement(request: SubscribeRequest | ConsumeRequest) -> ParsedSta
         if not isinstance(name, ast.Name):
             raise InvalidValue("a durable subscription is read by its name")
         at = None if request.position is None else ast.Expr(exp.Literal.number(request.position))
-        return ParsedStatement(ast.ReadSubscription(name, at), request.name, 0)
+        return ParsedStatement(ast.ReadSubscription(name, at, request.share), request.name, 0)
     statement = ast.Subscribe(
         parse_relation(request.query),
         _output(request),

@@ -16,10 +16,10 @@ from tidemill.server.limits import MAX_QUERY_BYTES
 _TRUE, _FALSE = ("", "true", "on", "yes", "1"), ("false", "off", "no", "0")
 _ONCE = (
     *("query", "envelope", "snapshot", "progress", "as_of", "up_to", "database"),
-    *("subscription", "position"),
+    *("subscription", "position", "share"),
 )
 # The others of a request for a durable subscription.
-_OF_SUBSCRIPTION = frozenset({"subscription", "position", "progress", "database"})
+_OF_SUBSCRIPTION = frozenset({"subscription", "position", "share", "progress", "database"})
 # Times have 63 bits: 19 digits.
 _MAX_TIME_DIGITS = 19
 
@@ -80,12 +80,17 @@ def _consumed(said: dict[str, str], keys: list[str], last_event_id: str | None) 
     for name in [*said, *["key"] * len(keys)]:
         if name not in _OF_SUBSCRIPTION:
             raise BadRequest(f'"{name}" is for a query', hint="CREATE SUBSCRIPTION says what is sent.")
-    position = said.get("position")
-    if position is not None and not _digits(position):
-        raise BadRequest('"position" is no number')
-    begin = _told(last_event_id) if last_event_id else None if position is None else int(position)
+    position, share = _number("position", said), _number("share", said)
+    begin = _told(last_event_id) if last_event_id else position
     progress = _boolean("progress", said.get("progress", "false"))
-    return LiveRequest(ConsumeRequest(said["subscription"], begin), progress, said.get("database"))
+    return LiveRequest(ConsumeRequest(said["subscription"], begin, share), progress, said.get("database"))
+
+
+def _number(name: str, said: dict[str, str]) -> int | None:
+    value = said.get(name)
+    if value is not None and not _digits(value):
+        raise BadRequest(f'"{name}" is no number')
+    return None if value is None else int(value)
 
 
 def _told(last_event_id: str) -> int:
