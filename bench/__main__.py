@@ -46,8 +46,9 @@ POSTGRES = "postgres"
 OBJECTS = "objects"
 KINESIS = "kinesis"
 VIEWS = "views"
-BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES, OBJECTS, KINESIS, VIEWS)
-IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, OBJECTS, CDCV2, PG, VIEWS)
+SINKS = "sinks"
+BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES, OBJECTS, KINESIS, VIEWS, SINKS)
+IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, OBJECTS, CDCV2, PG, VIEWS, SINKS)
 # Where the numbers of rows can be chosen.
 IN_SIZES = (VIEWS,)
 # How long a load takes, where that can be chosen.

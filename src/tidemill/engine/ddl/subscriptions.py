@@ -31,7 +31,7 @@ from tidemill.engine.session.plan import Action, Plan
 from tidemill.engine.session.setting_numbers import SettingUnit, parse_integer
 from tidemill.engine.subscribe.reading import Readings
 from tidemill.errors import Internal, InvalidValue, Unsupported, WrongObjectType
-from tidemill.inputs.queries import followed_whole
+from tidemill.inputs.queries import is_linear
 from tidemill.inputs.timelines import check_ours
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
@@ -141,7 +141,7 @@ def _check_repeatable(view: CatalogView, bound: BoundQuery) -> None:
                 hint="SUBSCRIBE to the query.",
             )
     check_ours(map(view.state.relation, bound.inputs.values()), "a durable subscription")
-    if followed_whole(view.state, bound) is not None:
+    if not is_linear(view.state, bound):
         because = "mz_now()" if bound.uses_mz_now else why_not_repeatable(bound.plan)
         if because is not None:
             raise Unsupported(
