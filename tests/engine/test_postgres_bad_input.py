@@ -3,6 +3,7 @@ the statement, and what to do. (`tests/postgres/test_describe.py` has what the s
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from engine.kafka_context import World
@@ -141,3 +142,37 @@ def test_a_wrong_password_and_a_server_that_is_gone(upstream: UpstreamDatabase) 
     finally:
         rules.write_text(before)
         upstream.run("SELECT pg_reload_conf()", "DROP ROLE locked")
+
+
+def test_a_publication_with_which_the_upstream_cannot_be_changed(
+    world: World, upstream: UpstreamDatabase
+) -> None:
+    """PostgreSQL wants every column of REPLICA IDENTITY FULL in it, or refuses UPDATE and DELETE."""
+    upstream.run(
+        "CREATE TABLE listed (id int, secret text)",
+        "CREATE TABLE computed (id int, g int GENERATED ALWAYS AS (id * 2) STORED)",
+        "ALTER TABLE listed REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION q FOR TABLE listed (id), computed",
+        "INSERT INTO listed VALUES (1, 'a')",
+        "INSERT INTO computed VALUES (1)",
+    )
+    head = "CREATE SOURCE s FROM POSTGRES CONNECTION pg (PUBLICATION 'q') FOR TABLES "
+    (notice,) = world.describe(f"{head} (listed)").notices
+    assert (notice.severity, notice.text) == (
+        "WARNING",
+        "PostgreSQL refuses UPDATE and DELETE of table public.listed",
+    )
+    assert "leaves out secret." in str(notice.detail) and "EXCLUDE COLUMNS" in str(notice.hint)
+    with pytest.raises(psycopg.Error, match="cannot update table"):
+        upstream.run("UPDATE listed SET id = 2")
+    with pytest.raises(TidemillError, match="must have REPLICA IDENTITY FULL") as caught:
+        world.describe(f"{head} (computed)")
+    assert "but first: ALTER PUBLICATION q SET (publish_generated_columns = stored);" in str(
+        caught.value.hint
+    )
+    upstream.run("ALTER TABLE computed REPLICA IDENTITY FULL")
+    assert len(world.describe(f"{head} (computed)").notices) == 1
+    with pytest.raises(psycopg.Error, match="cannot update table"):
+        upstream.run("UPDATE computed SET id = 2")
+    upstream.run("ALTER PUBLICATION q SET (publish_generated_columns = stored)", "UPDATE computed SET id = 2")
+    assert not world.describe(f"{head} (computed)").notices

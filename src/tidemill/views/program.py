@@ -161,12 +161,12 @@ class ViewProgram:
 
     def first(self, at: int, shard: Shard, job: str) -> pa.Table | Sequence[Part]:
         runtime, catalog, bound = self._runtime, self._catalog, self._bound
-        linear = followed_whole(catalog, bound) is None and bool(bound.inputs) and bool(bound.columns)
-        if not linear or not is_large(runtime, catalog, bound, at):
+        on_changes = followed_whole(catalog, bound) is None and bool(bound.inputs) and bool(bound.columns)
+        if not on_changes or not is_large(runtime, catalog, bound, at):
             try:
                 return self.answer(at)
             except LimitExceeded:
-                if not linear:
+                if not on_changes:
                     raise
         to = Destination(shard.blobs, shard.id, shard.desc, at, job)
         return write_at(runtime, catalog, bound, at, to)

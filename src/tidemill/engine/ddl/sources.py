@@ -35,6 +35,7 @@ from tidemill.engine.ddl.upstreams.described import refuse_choice
 from tidemill.engine.ddl.upstreams.envelopes import ORDER_BY_PARAMETER
 from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.durations import history_ms, interval_ms
+from tidemill.engine.session.execution import StatementExecution
 from tidemill.engine.session.plan import Action, Plan
 from tidemill.errors import (
     DuplicateObject,
@@ -307,7 +308,7 @@ def _plan_described_table(
 
     async def act() -> Outcome:
         described = await ddl.execution.interrupt.guard(ddl.execution.blocking(work_out))
-        await wait_bound(ddl, external, source, described.at)
+        await wait_bound(ddl.execution, external, source, described.at)
         columns, letters, said = described.output.desc, described.dead_letters, statement.messages.on_error
         into = None if said is None or said.into is None else beside(view, schema, said.into)
         op = source_ops.CreateSourceTable(
@@ -328,14 +329,16 @@ def _plan_described_table(
     return Action(act)
 
 
-async def wait_bound(ddl: CatalogChanges, external: External, source: Source, at: Offsets | None) -> None:
+async def wait_bound(
+    execution: StatementExecution, external: External, source: Source, at: Offsets | None
+) -> None:
     """A new output begins with everything that is bound. Where the upstream was described at a position, that
     must be no less. A source that reads on (a long snapshot, a backlog) is waited for."""
     if at is None:
         return
     read, since = external.read(source), time.monotonic()
     look = partial(external.wait_bound, source, at, BOUND_LOOK_SECONDS)
-    while not await ddl.execution.interrupt.guard(ddl.execution.blocking(look)):
+    while not await execution.interrupt.guard(execution.blocking(look)):
         before, read = read, external.read(source)
         if read != before:
             since = time.monotonic()

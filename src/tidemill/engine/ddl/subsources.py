@@ -52,7 +52,7 @@ def plan_add_subsources(
 
     async def act() -> Outcome:
         changes, at = await ddl.execution.interrupt.guard(ddl.execution.blocking(work_out))
-        await wait_bound(ddl, external, source, at)
+        await wait_bound(ddl.execution, external, source, at)
         await ddl.transact(_VERB, changes)
         return Complete(_VERB)
 

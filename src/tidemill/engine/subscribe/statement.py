@@ -136,8 +136,8 @@ class SubscribePlan:
             # The same at all times, whatever mz_now() is.
             text = bound.with_session(replace(bound.session, mz_now=0)).sql()
             followed = FollowedKey(("query", text, whose), shards, self.inputs.ids)
-            linear = followed_whole(catalog, bound) is None
-            apart = linear and bool(self.inputs.items) and bool(bound.columns)
+            on_changes = followed_whole(catalog, bound) is None
+            apart = on_changes and bool(self.inputs.items) and bool(bound.columns)
             first: AsyncIterator[pa.RecordBatch] | None = None
             if self.statement.snapshot and not apart:
                 before = await execution.blocking(answer, bounds.as_of)

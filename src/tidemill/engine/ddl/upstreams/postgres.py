@@ -26,7 +26,7 @@ from tidemill.errors import (
 )
 from tidemill.sources.offsets import Offsets
 from tidemill.sources.postgres.definition import GAUGE, ReplicatedTable, shown
-from tidemill.sources.postgres.describe import Published, PublishedTable, look, replicated
+from tidemill.sources.postgres.describe import Published, PublishedTable, look, refused_changes, replicated
 from tidemill.sql import ast
 from tidemill.sql.parser.upstreams.postgres import Postgres
 
@@ -69,6 +69,7 @@ def describe_postgres(statement: ast.CreateSource, postgres: Postgres, context: 
         (),
         connections=(connection.id,),
         tables=tuple(_described(published, one, statement.name) for one in chosen),
+        notices=tuple(n for one in chosen if (n := refused_changes(published, one.table)) is not None),
     )
 
 
