@@ -58,8 +58,8 @@ class _Postgres:
         self._session: psycopg.Connection[Any] | None = None
 
     def asked(self, name: str, value: str) -> str | tuple[str | None, ...]:
-        """What SHOW shows after SET; or state, words, detail and hint of the error. Asked again when a timeout
-        of some milliseconds, which was just set, ends the query or the session."""
+        """What SHOW shows after SET; or state, words, detail and hint of the error. Asked again when a
+        timeout of some milliseconds, which was just set, ends the query or the session."""
         while True:
             session = self._session
             if session is None or session.closed:

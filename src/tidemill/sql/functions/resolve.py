@@ -46,8 +46,8 @@ def resolve_operator(name: str, types: Sequence[SqlType]) -> ResolvedFunction | 
 
 
 def _operators(name: str, types: Sequence[SqlType]) -> list[_Candidate]:
-    """A number becomes an mz_timestamp beside one, but not beside a date: so those of mz_timestamp count only if
-    an operand is one."""
+    """A number becomes an mz_timestamp beside one, but not beside a date: those of mz_timestamp count only
+    where an operand is one."""
     found = _candidates(operators_named(name), len(types))
     if any(t.kind is Kind.MZ_TIMESTAMP for t in types):
         return found
