@@ -45,5 +45,7 @@ class Moto(LocalProgram):
 
     def enforce(self) -> None:
         """From now on requests need keys that it has made, and rights."""
-        request = urllib.request.Request(f"{self.endpoint}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"})
+        request = urllib.request.Request(
+            f"{self.endpoint}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"}
+        )
         urllib.request.urlopen(request, timeout=5.0).close()
