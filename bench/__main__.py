@@ -33,9 +33,11 @@ NAMES = (
     "decode",
     "client",
     "console",
+    "subscriptions",
 )
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
-# third some twenty minutes, the fourth is about memory alone, the others take ten; `kinesis` needs Node.
+# third some twenty minutes, the fourth is about memory alone, `views` takes an hour, the others ten minutes;
+# `kinesis` needs Node.
 SOAK = "soak"
 ROWS = "rows"
 KAFKA = "kafka"
@@ -43,8 +45,12 @@ SUBSCRIBE = "subscribe"
 POSTGRES = "postgres"
 OBJECTS = "objects"
 KINESIS = "kinesis"
-BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES, OBJECTS, KINESIS)
-IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, OBJECTS, CDCV2, PG)
+VIEWS = "views"
+SINKS = "sinks"
+BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES, OBJECTS, KINESIS, VIEWS, SINKS)
+IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, OBJECTS, CDCV2, PG, VIEWS, SINKS)
+# Where the numbers of rows can be chosen.
+IN_SIZES = (VIEWS,)
 # How long a load takes, where that can be chosen.
 IN_MINUTES = {SOAK: 30.0, POSTGRES: 1.0}
 
@@ -65,6 +71,9 @@ def main() -> None:
         metavar="PART,...",
         help=f"which parts of {' or '.join(IN_PARTS)} (default: all; a wrong one lists them)",
     )
+    parser.add_argument(
+        "--sizes", default="", metavar="ROWS,...", help=f"how many rows, for {' or '.join(IN_SIZES)}"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, only to see that it runs")
     options = parser.parse_args()
     known = tuple(dict.fromkeys((*NAMES, *BY_NAME)))
@@ -84,6 +93,8 @@ def main() -> None:
             more["minutes"] = IN_MINUTES[name] if options.minutes is None else options.minutes
         if name in IN_PARTS:
             more["only"] = [part for part in options.only.split(",") if part]
+        if name in IN_SIZES:
+            more["sizes"] = [int(rows) for rows in options.sizes.split(",") if rows]
         figures: list[Figure] = module.measure(quick=options.quick, **more)
         print(f"\n{name} ({time.monotonic() - began:.0f} s)")
         print_table(figures)

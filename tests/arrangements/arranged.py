@@ -47,6 +47,11 @@ class ArrangedShard:
         append(self.shard, updates, upper)
         self.updates += updates
 
+    def forget_holds(self) -> None:
+        """As after a restart: nobody holds its history any more, and what was let go is gone."""
+        self.shard.record_since()
+        self.shard = Shard.open(self.shard.blobs, "s", epoch=1)
+
     def contents(self, keys: Iterable[int | None], before: int) -> Counter[Row]:
         wanted = set(keys)
         found: Counter[Row] = Counter()

@@ -108,6 +108,27 @@ def test_lines_in_a_pipe(plain_server: ServerProcess, number: int) -> None:
         assert (process.returncode, complaints) == (0, "")
 
 
+def test_a_line_is_as_copy_writes_it(plain_server: ServerProcess) -> None:
+    columns = (
+        "b bytea, a text[], i interval, n numeric(10, 2), t timestamptz, y bool, s text, f float8, j jsonb"
+    )
+    values = (
+        r"""('\x00ff', '{"a b",NULL}', '1 day 02:00', 1.50, '2024-01-02 03:04:05+00', true, 'a\b', 2.0, """
+        """'{"a": 1}')"""
+    )
+    table = name("watched")
+    with tidemill.connect(url(plain_server)) as db:
+        db.execute(f"CREATE TABLE {table} ({columns})")
+        db.execute(f"INSERT INTO {table} VALUES {values}")
+    run = _run(table, "--limit", "1", "--url", url(plain_server))
+    assert run.returncode == 0, run.stderr
+    head, line = run.stdout.splitlines()
+    assert head.split("\t") == ["mz_timestamp", "mz_diff", *"bainty", "s", "f", "j"]
+    # As PostgreSQL's COPY ... TO STDOUT.
+    copied = r'\\x00ff|{"a b",NULL}|1 day 02:00:00|1.50|2024-01-02 03:04:05+00|t|a\\b|2|{"a": 1}'
+    assert line.split("\t")[2:] == copied.split("|")
+
+
 def test_a_limit_and_a_reader_that_has_enough(plain_server: ServerProcess) -> None:
     table = name("watched")
     with tidemill.connect(url(plain_server)) as db:

@@ -3,6 +3,7 @@ the statement, and what to do. (`tests/postgres/test_describe.py` has what the s
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from engine.kafka_context import World
@@ -15,10 +16,12 @@ TABLES = (
     "CREATE TABLE bare (id int)",
     "CREATE TABLE wide (id int, big numeric(60, 2), place point)",
     "CREATE TABLE unpublished (id int)",
+    "CREATE TABLE nothing ()",
+    "ALTER TABLE nothing REPLICA IDENTITY FULL",
     "CREATE SCHEMA other",
     "CREATE TABLE other.good (id int)",
     *(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in ("good", "wide", "other.good", "unpublished")),
-    "CREATE PUBLICATION p FOR TABLE good, plain, bare, wide, other.good",
+    "CREATE PUBLICATION p FOR TABLE good, plain, bare, wide, nothing, other.good",
 )
 
 
@@ -63,6 +66,7 @@ def test_statements_that_are_refused(world: World) -> None:
             "ALTER TABLE public.plain R",
         ),
         (f"{HEAD}) FOR TABLES (bare)", "public.bare must have REPLICA IDENTITY FULL", "at the server"),
+        (f"{HEAD}) FOR TABLES (nothing)", "has no columns that could be read", "p DROP TABLE public.nothing"),
         # Columns.
         (
             f"{HEAD}) FOR TABLES (wide)",
@@ -78,8 +82,9 @@ def test_statements_that_are_refused(world: World) -> None:
         (
             f"{HEAD}, TEXT COLUMNS (bare.id)) FOR TABLES (wide)",
             '"bare.id" is no column of one',
-            "table.column",
+            "table.column, or schema.table.column. The tables are public.wide.",
         ),
+        (f"{HEAD}, TEXT COLUMNS (wid.big)) FOR TABLES (wide)", '"wid.big" is no column', "mean wide?"),
         (f"{HEAD}, EXCLUDE COLUMNS (big)) FOR TABLES (wide)", '"big" is no column of one of', "table.column"),
     ):
         with pytest.raises(TidemillError) as caught:
@@ -126,9 +131,48 @@ def test_a_wrong_password_and_a_server_that_is_gone(upstream: UpstreamDatabase) 
         assert caught.value.sqlstate == "28P01"
         assert caught.value.hint == "Check USER and PASSWORD of the connection."
         assert "wrong" not in str(caught.value)
+        world.connection("none", "postgres", **{**upstream.options, "user": "locked"})
+        with pytest.raises(TidemillError, match="refuses the connection") as caught:
+            world.describe("CREATE SOURCE s FROM POSTGRES CONNECTION none (PUBLICATION 'p') FOR ALL TABLES")
+        assert caught.value.sqlstate == "28000"
+        assert "add PASSWORD SECRET" in str(caught.value.hint)
         with pytest.raises(TidemillError, match="cannot reach database") as caught:
             world.describe("CREATE SOURCE s FROM POSTGRES CONNECTION away (PUBLICATION 'p')")
         assert caught.value.sqlstate == "08001"
     finally:
         rules.write_text(before)
         upstream.run("SELECT pg_reload_conf()", "DROP ROLE locked")
+
+
+def test_a_publication_with_which_the_upstream_cannot_be_changed(
+    world: World, upstream: UpstreamDatabase
+) -> None:
+    """PostgreSQL wants every column of REPLICA IDENTITY FULL in it, or refuses UPDATE and DELETE."""
+    upstream.run(
+        "CREATE TABLE listed (id int, secret text)",
+        "CREATE TABLE computed (id int, g int GENERATED ALWAYS AS (id * 2) STORED)",
+        "ALTER TABLE listed REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION q FOR TABLE listed (id), computed",
+        "INSERT INTO listed VALUES (1, 'a')",
+        "INSERT INTO computed VALUES (1)",
+    )
+    head = "CREATE SOURCE s FROM POSTGRES CONNECTION pg (PUBLICATION 'q') FOR TABLES "
+    (notice,) = world.describe(f"{head} (listed)").notices
+    assert (notice.severity, notice.text) == (
+        "WARNING",
+        "PostgreSQL refuses UPDATE and DELETE of table public.listed",
+    )
+    assert "leaves out secret." in str(notice.detail) and "EXCLUDE COLUMNS" in str(notice.hint)
+    with pytest.raises(psycopg.Error, match="cannot update table"):
+        upstream.run("UPDATE listed SET id = 2")
+    with pytest.raises(TidemillError, match="must have REPLICA IDENTITY FULL") as caught:
+        world.describe(f"{head} (computed)")
+    assert "but first: ALTER PUBLICATION q SET (publish_generated_columns = stored);" in str(
+        caught.value.hint
+    )
+    upstream.run("ALTER TABLE computed REPLICA IDENTITY FULL")
+    assert len(world.describe(f"{head} (computed)").notices) == 1
+    with pytest.raises(psycopg.Error, match="cannot update table"):
+        upstream.run("UPDATE computed SET id = 2")
+    upstream.run("ALTER PUBLICATION q SET (publish_generated_columns = stored)", "UPDATE computed SET id = 2")
+    assert not world.describe(f"{head} (computed)").notices

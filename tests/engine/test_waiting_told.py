@@ -49,6 +49,7 @@ class World:
     items: dict[str, Any] = field(default_factory=dict)
     told: list[Notice] = field(default_factory=list)
     snapshot: SnapshotProgress | None = None
+    begins_table: bool = False
     timeout: int = 20
     now: int = 100
 
@@ -65,7 +66,8 @@ class World:
 
     def machine(self, item: Any) -> Any:
         upstream = SimpleNamespace(counts="records", snapshot_progress=lambda: self.snapshot)
-        return SimpleNamespace(hydrated=self.until[item.name] > 0, behind=7, source=upstream)
+        hydrated = self.until[item.name] > 0
+        return SimpleNamespace(hydrated=hydrated, behind=7, source=upstream, begins_table=self.begins_table)
 
     def readiness(self) -> Readiness:
         relations = cast(
@@ -117,6 +119,9 @@ def test_one_that_is_only_late() -> None:
     error = stopped(World({"orders": 40}), source("orders"))
     assert error.detail == 'It was waiting for "orders" to be complete at 50. It is complete before 40 now.'
     assert error.hint == SERIALIZABLE
+    error = stopped(World({"orders": 40}, begins_table=True), source("orders"))
+    assert error.detail is not None
+    assert error.detail.endswith("now. A table that was added to its source is read meanwhile.")
 
 
 def test_times_are_shown_in_both_forms() -> None:
@@ -150,6 +155,10 @@ def test_one_whose_snapshot_is_read() -> None:
     world.snapshot = SnapshotProgress(None, 2000, 10 << 20, 10 << 20)
     error = stopped(world, source("orders"), at=0)
     assert "90 % of the snapshot is there. 2000 rows are read; 10.0 MB" in (error.detail or "")
+    # Of a table that was added later; the others have their rows.
+    world = World({"t": 0, "orders": 40}, begins_table=True, snapshot=world.snapshot)
+    assert "90 % of the snapshot is there" in (stopped(world, table_of("t", "s"), at=0).detail or "")
+    assert "90 %" not in (stopped(world, source("orders")).detail or "")
 
 
 def test_the_stalled_one_has_the_hint_and_not_all_are_named() -> None:

@@ -15,6 +15,7 @@ import pytest
 from ingest.faulty import World, patch
 from support.spark import SparkHost
 from tidemill.catalog.items import Source
+from tidemill.ingest.slot import LAST_RETRY_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -77,8 +78,9 @@ def fails_and_resumes(world: World, hurt: list[Source], well: list[Source], erro
         assert world.bindings(source) >= bound[source.id] + TICKS - 1
         assert world.status(source).status == "running"
     for source in hurt:
-        # Twice as long from each attempt to the next.
-        assert world.slot(source).failures <= failures[source.id] + 1 + math.log2(1 + seconds)
+        # Twice as long from each attempt to the next, up to a limit.
+        most = 1 + math.log2(1 + seconds) + seconds / LAST_RETRY_SECONDS
+        assert world.slot(source).failures <= failures[source.id] + most
         world.wait(lambda s=source: world.slot(s).failures >= 2, "it is not tried again")
         status = world.status(source)
         assert status.status == "stalled"

@@ -11,7 +11,8 @@ import pytest
 from upsert_world import SHAPE, World, random_records
 
 from tidemill.ingest.exchange import BUCKETS
-from tidemill.ingest.state import KeyNotUnique, StateStore, catch_up, fill, hydrate, run
+from tidemill.ingest.state import KeyNotUnique, StateStore, catch_up, fill, hydrate
+from tidemill.runs import run
 
 Update = tuple[int | None, str, int, int]
 

@@ -19,14 +19,16 @@ import tidemill.envelope.keys as keys_module
 from tidemill import failpoints
 from tidemill.failpoints import FailpointError
 from tidemill.ingest.exchange import BUCKETS
-from tidemill.ingest.state import StateStore, bucket, merge, run
+from tidemill.ingest.state import StateStore, bucket
+from tidemill.ingest.state import run as state_run
+from tidemill.runs import merge, run
 
 KEYS = st.none() | st.integers(-3, 20)
 RECORDS = st.lists(st.tuples(KEYS, st.none() | st.sampled_from(["", "a", "bb"])), max_size=25)
 FAULTS = (
-    "ingest.state.run_written",
-    "ingest.state.run_named",
-    "ingest.state.manifest_written",
+    "runs.run_written",
+    "runs.run_named",
+    "runs.small_file_written",
     "ingest.state.manifest_named",
     "ingest.state.merged",
 )
@@ -65,7 +67,7 @@ def _small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "BATCH_BYTES", 120)
     monkeypatch.setattr(merge, "BATCH_BYTES", 120)
     # Lookups of more keys than this go by batches.
-    monkeypatch.setattr(run, "REST_ROWS", 3)
+    monkeypatch.setattr(state_run, "REST_ROWS", 3)
 
 
 def files(folder: str) -> list[Path]:

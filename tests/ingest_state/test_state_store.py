@@ -24,9 +24,11 @@ from upsert_world import SHAPE, World, applied, random_records, table_of
 from tidemill import failpoints
 from tidemill.envelope.keys import KeyShape, key_hash
 from tidemill.ingest.exchange import BUCKETS
-from tidemill.ingest.state import StateStore, bucket, merge, shared, sweep
-from tidemill.ingest.state.merge import MERGE_SHARE, plan
-from tidemill.ingest.state.run import REST_BYTES, REST_ROWS, open_run, write_run
+from tidemill.ingest.state import StateStore, bucket, shared, sweep
+from tidemill.ingest.state.run import REST_ROWS, StateRun
+from tidemill.runs import merge
+from tidemill.runs.merge import MERGE_SHARE, plan
+from tidemill.runs.run import REST_BYTES, open_run, write_run
 
 
 def files(folder: Path, suffix: str = "") -> list[Path]:
@@ -195,7 +197,8 @@ _VICTIM = """
 import sys
 import numpy as np
 import pyarrow as pa
-from tidemill.ingest.state import StateStore, bucket, merge
+from tidemill.ingest.state import StateStore, bucket
+from tidemill.runs import merge
 from upsert_world import World, random_records
 
 bucket.HEAD_BYTES, merge.INLINE_ROWS, merge.INLINE_FACTOR = 600, 20, 1
@@ -211,9 +214,9 @@ for _ in range(40):
 @pytest.mark.parametrize(
     "name",
     [
-        "ingest.state.run_written",
-        "ingest.state.run_named",
-        "ingest.state.manifest_written",
+        "runs.run_written",
+        "runs.run_named",
+        "runs.small_file_written",
         "ingest.state.manifest_named",
         "ingest.state.merged",
     ],
@@ -305,12 +308,12 @@ def _large(count: int, batches: int) -> tuple[pa.Schema, list[pa.RecordBatch]]:
 def test_an_open_run_has_no_copy_of_its_hashes(tmp_path: Path) -> None:
     count = 1 << 18
     schema, batches = _large(count, 4)
-    written = write_run(str(tmp_path), "1", schema, batches)
+    written = write_run(str(tmp_path), "1", schema, batches, StateRun)
     assert written is not None and written.facts is not None
     before = pa.total_allocated_bytes()
     tracemalloc.start()
     try:
-        run = open_run(str(tmp_path), written.facts, schema)
+        run = open_run(str(tmp_path), written.facts, schema, StateRun)
         held = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -326,7 +329,7 @@ def test_an_open_run_has_no_copy_of_its_hashes(tmp_path: Path) -> None:
 def test_a_lookup_of_many_keys_holds_one_batch_at_a_time_and_leaves_nothing(tmp_path: Path) -> None:
     batches, count = 8, 8 * REST_BYTES // 16
     schema, cut = _large(count, batches)
-    run = write_run(str(tmp_path), "1", schema, cut)
+    run = write_run(str(tmp_path), "1", schema, cut, StateRun)
     assert run is not None and run.facts is not None
     path = tmp_path / run.facts.name
     run.rest()
@@ -360,11 +363,11 @@ def test_who_writes_a_run_does_not_read_it_again(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(zlib, "crc32", counting)
     schema, batches = _large(8 * REST_BYTES // 16, 8)
-    run = write_run(str(tmp_path), "1", schema, batches)
+    run = write_run(str(tmp_path), "1", schema, batches, StateRun)
     assert run is not None and run.facts is not None
     assert sum(looked_at) == run.facts.bytes
     # Whoever finds it later does.
-    again = open_run(str(tmp_path), run.facts, schema)
+    again = open_run(str(tmp_path), run.facts, schema, StateRun)
     assert again is not None and list(again.batches) == batches
     assert sum(looked_at) == 2 * run.facts.bytes
 
@@ -392,7 +395,7 @@ def test_a_larger_tick_leaves_nothing_in_memory_and_a_small_one_does(tmp_path: P
 def test_a_run_that_rests_is_not_in_memory_and_still_there(tmp_path: Path) -> None:
     count = 2 * REST_BYTES // 16
     schema, [batch] = _large(count, 1)
-    run = write_run(str(tmp_path), "1", schema, [batch])
+    run = write_run(str(tmp_path), "1", schema, [batch], StateRun)
     assert run is not None and run.facts is not None
     path = tmp_path / run.facts.name
     # Its checksum was looked at; what is left is what its footer needs.

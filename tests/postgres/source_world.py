@@ -13,14 +13,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from support.upstream_postgres import UpstreamDatabase
 from tidemill.errors import TidemillError
-from tidemill.sources.contract import SourcePiece, UpstreamError
+from tidemill.sources.contract import SourceBatch, SourcePiece, UpstreamError
 from tidemill.sources.offsets import Offsets
 from tidemill.sources.postgres.describe import Published, look, replicated
 from tidemill.sources.postgres.lsn import parse_lsn
 from tidemill.sources.postgres.source import PostgresSource
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN
+from tidemill.types.parse_name import parse_type
+from tidemill.types.wire import encode_text
 
 WAIT_SECONDS = 60.0
 _SLOTS = itertools.count(1)
@@ -48,6 +52,8 @@ class SourceWorld:
             "outputs": [_table(published, name) for name in names],
             "started": 0,
         }
+        # Rows are those of the session's COPY: every value has a text, not every one an object of Python.
+        self.texts = False
         # What was bound, and what the shards have of it.
         self.bound = Offsets()
         self.kept: Rows = {n: Counter() for n in range(len(names))}
@@ -117,7 +123,7 @@ class SourceWorld:
         for piece in pieces:
             assert isinstance(piece, SourcePiece)
             for batch in reader.read(piece):
-                values = batch.rows.to_pydict()
+                values = self._values(batch)
                 diffs: Sequence[int] = values.pop(DIFF_COLUMN)
                 faults: Sequence[str | None] = values.pop(ERROR_COLUMN, [None] * len(diffs))
                 for row, diff, fault in zip(zip(*values.values(), strict=True), diffs, faults, strict=True):
@@ -126,6 +132,16 @@ class SourceWorld:
                     else:
                         rows[batch.output][row] += diff
         return rows, errors
+
+    def _values(self, batch: SourceBatch) -> dict[str, Any]:
+        if not self.texts:
+            return batch.rows.to_pydict()
+        columns: Sequence[Mapping[str, Any]] = self.definition["outputs"][batch.output]["columns"]
+        types = [parse_type(column["type"]) for column in columns]
+        found = dict(zip(batch.rows.schema.names, batch.rows.columns, strict=True))
+        for (name, array), t in zip(list(found.items()), types, strict=False):
+            found[name] = encode_text(array, t).cast(pa.string())
+        return {name: array.to_pylist() for name, array in found.items()}
 
     def retry(self, attempt: Callable[[], Any]) -> Any:
         """Repeat while it fails for the moment."""

@@ -11,28 +11,21 @@ from pathlib import Path
 import pytest
 
 from postgres.source_world import SourceWorld
-from support.upstream_postgres import UpstreamDatabase
+from support.upstream_postgres import OLDER_BINARIES, UpstreamDatabase
 from tidemill.dev.postgres import Postgres
 from tidemill.sources.postgres import source, table_faults
 
 pytestmark = pytest.mark.server
 
-BINARIES = Path("/usr/lib/postgresql/15/bin")
 _NUMBERS = itertools.count(1)
-
-
-class OlderPostgres(Postgres):
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._binaries = BINARIES
 
 
 @pytest.fixture(scope="module")
 def older_server() -> Iterator[Postgres]:
-    if not (BINARIES / "postgres").exists():
+    if not (OLDER_BINARIES / "postgres").exists():
         pytest.skip("PostgreSQL 15 is not installed (Debian: apt-get install postgresql-15)")
     folder = Path(tempfile.mkdtemp(prefix="tidemill-older-"))
-    process = OlderPostgres(folder)
+    process = Postgres(folder, binaries=OLDER_BINARIES)
     try:
         process.start()
         yield process

@@ -89,6 +89,16 @@ _SWAP = "ALTER TABLE t RENAME a TO x; ALTER TABLE t RENAME id TO a; ALTER TABLE 
         (["TRUNCATE t"], "table public.t was truncated upstream"),
         (["CREATE TABLE u (r int REFERENCES t)", "TRUNCATE t CASCADE"], "table public.t was truncated"),
         (["DROP TABLE t"], "table public.t was dropped upstream"),
+        (
+            [
+                "DROP TABLE t",
+                "CREATE TABLE t (id int PRIMARY KEY, a int, b text)",
+                *full("t"),
+                "ALTER PUBLICATION p ADD TABLE t",
+                "INSERT INTO t VALUES (1, 1, 'row 1')",
+            ],
+            "table public.t was dropped upstream",
+        ),
         (["ALTER PUBLICATION p DROP TABLE t"], "table public.t is no longer in publication p"),
         (["ALTER TABLE t DROP b"], 'column "b" of table public.t was removed upstream'),
         (["ALTER TABLE t RENAME b TO c"], 'column "b" of table public.t was removed upstream'),

@@ -15,7 +15,7 @@ Connection = psycopg.Connection[Any]
 Answer = Counter[tuple[Any, ...]] | str
 
 # Of every way in which a query is followed: filters and projections, unions, groups, joins, DISTINCT, LIMIT
-# in an order, outer joins; errors that come and go; views over views.
+# in an order, outer joins; in one stage and in several; errors that come and go; views over views.
 QUERIES = {
     "picked": "SELECT k, v * 2 AS w FROM {a} WHERE v > 0",
     "both": "SELECT k, v FROM {a} UNION ALL SELECT v, k FROM {b} WHERE k <> 1",
@@ -25,6 +25,10 @@ QUERIES = {
     "shares": "SELECT k, 12 / v AS share FROM {a}",
     "above": "SELECT n, count(*) AS m FROM {sums} GROUP BY n",
     "mixed": "SELECT p.w, s.n FROM {picked} p, {sums} s WHERE p.k = s.k",
+    "chained": "SELECT x.v, count(*), sum(12 / y.v) FROM {a} x JOIN {b} y USING (k) GROUP BY x.v",
+    "ranked": "SELECT * FROM (SELECT k, v, row_number() OVER (PARTITION BY k ORDER BY v) AS r FROM {a}) x "
+    "WHERE r < 3",
+    "missing": "SELECT k, v FROM {a} x WHERE NOT EXISTS (SELECT 1 FROM {b} y WHERE y.k = x.k AND y.v >= x.v)",
 }
 WRITES = 7
 

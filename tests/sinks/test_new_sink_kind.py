@@ -130,7 +130,7 @@ def test_a_statement_makes_a_sink_that_writes(life: Life) -> None:
     statement, table = create(), life.table()
     assert to_sql(statement) == SQL
     view = cast(CatalogView, SimpleNamespace(state=life.catalog.state))
-    external = External(SecretStore(None), "", lambda: 0, lambda _: None, lambda *_: True)
+    external = External(SecretStore(None), "", lambda: 0, lambda _: None, lambda *_: True, lambda _: None)
     definition = describe_sink(SinkRequest(view, life.collections, external, statement, table))
     target, text = definition.target, definition.to_json()
     op = CreateSinkOp(schema, "s", definition.kind, target, text, SQL, table.id, DESC, None, True)

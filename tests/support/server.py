@@ -98,7 +98,7 @@ class ServerProcess:
         command += [*SMALL, *([] if self.warm else ["--no-spark-warm-up"]), *self.args]
         environ = {k: v for k, v in os.environ.items() if not k.startswith("TIDEMILL_")} | self.env
         if not self.spark:
-            environ["JAVA_HOME"] = str(_silent_java(base.with_name(f"{base.name}.java")))
+            environ["JAVA_HOME"] = str(silent_java(base.with_name(f"{base.name}.java")))
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -182,7 +182,7 @@ class ServerProcess:
         return ServerError(f"{text}\n--- the end of {self.log_path}:\n{tail}")
 
 
-def _silent_java(home: Path) -> Path:
+def silent_java(home: Path) -> Path:
     """A JAVA_HOME."""
     (home / "bin").mkdir(parents=True, exist_ok=True)
     (home / "release").write_text('JAVA_VERSION="17.0.1"\n')

@@ -21,6 +21,8 @@ from tidemill.dev.postgres import Postgres
 from tidemill.dev.process import HOST
 from tidemill.errors import Unavailable
 
+# Debian's package postgresql-15, where it is installed.
+OLDER_BINARIES = Path("/usr/lib/postgresql/15/bin")
 _NUMBERS = itertools.count(1)
 
 
@@ -40,7 +42,7 @@ class UpstreamDatabase:
 
     @property
     def dsn(self) -> str:
-        return f"host={HOST} port={self.process.port} user=postgres dbname={self.name}"
+        return f"host={HOST} port={self.process.port} user=postgres dbname={self.name} client_encoding=UTF8"
 
     def session(self) -> psycopg.Connection[Any]:
         """A session that commits each statement."""

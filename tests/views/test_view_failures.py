@@ -9,9 +9,16 @@ import pytest
 
 from support.shards import DESC
 from tidemill.catalog.items import MaterializedView
-from tidemill.inputs.view_failures import FAILURE_HINT, error_since, explain_failure
+from tidemill.inputs.view_failures import (
+    FAILURE_HINT,
+    LASTING_HINT,
+    error_since,
+    explain_failure,
+    failure_hint,
+)
 from tidemill.persist.environment import Environment
 from tidemill.query.multiset import SourceError
+from tidemill.sources.postgres.row_changes import table_error
 from tidemill.types.arrow import shard_schema
 
 CREATED = 1_795_011_172_000
@@ -63,3 +70,9 @@ def test_what_the_error_said_itself_stays() -> None:
         "(2026-11-18 14:12:52+00)."
     )
     assert error.hint == hint and hint is not None and "mz_source_errors" in hint
+
+
+def test_an_error_that_lasts_is_not_said_to_end() -> None:
+    detail = table_error("table t was truncated upstream", "Nobody knows more.").split("\n")[1]
+    assert failure_hint(detail) == LASTING_HINT
+    assert failure_hint("A row is wrong.") == failure_hint(None) == FAILURE_HINT

@@ -21,6 +21,7 @@ from tidemill.catalog.store import Catalog
 from tidemill.errors import InvalidValue
 from tidemill.inputs.followers import QueryFollower
 from tidemill.persist.environment import Environment
+from tidemill.persist.holds import Hold
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
 from tidemill.query.multiset import SourceError, add_up, check_errors
@@ -114,6 +115,9 @@ class PyInput:
         self.world.environment.txns.apply_until(self.item.shard, ts)
         self.world.said = ts + 1
         return ts + 1
+
+    def hold(self, at: int) -> Hold:
+        return self.shard.hold(at)
 
     def read(self, at: int) -> Rows:
         complete = self.complete()

@@ -5,7 +5,18 @@ collection: it can be lost at any moment, and is built again.
 """
 
 from tidemill.arrangements.arrangement import Arrangement, ArrangementLost
+from tidemill.arrangements.contents import DiskFull
+from tidemill.arrangements.fill import Filling
 from tidemill.arrangements.keys import key_hash
-from tidemill.arrangements.store import Arrangements, Filling
+from tidemill.arrangements.store import ArrangementFacts, Arrangements, ArrangementsOf
 
-__all__ = ["Arrangement", "ArrangementLost", "Arrangements", "Filling", "key_hash"]
+__all__ = [
+    "Arrangement",
+    "ArrangementFacts",
+    "ArrangementLost",
+    "Arrangements",
+    "ArrangementsOf",
+    "DiskFull",
+    "Filling",
+    "key_hash",
+]

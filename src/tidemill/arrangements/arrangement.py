@@ -42,6 +42,12 @@ class Arrangement:
         return self._contents.upper
 
     @property
+    def kept(self) -> int | None:
+        """The time that is on disk, where a later process would find the contents; None if there is none. Who
+        computes one arrangement from another must not give up times of that one from this time on."""
+        return self._contents.kept
+
+    @property
     def rows(self) -> int:
         """About as many rows are kept."""
         return self._contents.rows

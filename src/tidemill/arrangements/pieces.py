@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
-from tidemill.types.columns import contiguous
+from tidemill.runs.run import spread
 
 # A piece is merged into the next older one when it has this fraction of its rows.
 MERGE_SHARE = 6
@@ -29,11 +28,9 @@ class TimedPiece:
         self.times = times
 
     @staticmethod
-    def of(updates: pa.Table, hashes: np.ndarray) -> TimedPiece:
-        """From updates with a time column, in any order."""
+    def of(rows: pa.Table, hashes: np.ndarray, times: np.ndarray) -> TimedPiece:
+        """From updates in any order."""
         order = np.argsort(hashes, kind="stable")
-        times = contiguous(updates.column(TIME_COLUMN)).to_numpy()
-        rows = updates.drop_columns([TIME_COLUMN])
         return TimedPiece(rows.take(pa.array(order)).combine_chunks(), hashes[order], times[order])
 
     @staticmethod
@@ -53,7 +50,7 @@ class TimedPiece:
 
     def find(self, wanted: np.ndarray, before: int) -> pa.Table:
         """The updates of the hashes (sorted, unique) before a time."""
-        at = positions(self.hashes, wanted)
+        at = spread(self.hashes.searchsorted(wanted, "left"), self.hashes.searchsorted(wanted, "right"))
         return self.rows.take(pa.array(at[self.times[at] < before]))
 
     def split(self, time: int) -> tuple[TimedPiece | None, TimedPiece | None]:
@@ -76,22 +73,3 @@ def add_piece(pieces: list[TimedPiece], new: TimedPiece) -> list[TimedPiece]:
         total += len(pieces[count])
         count += 1
     return [TimedPiece.merged([new, *pieces[:count]]) if count else new, *pieces[count:]]
-
-
-def positions(hashes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where the wanted hashes are among sorted ones: ascending positions, each hash perhaps several times."""
-    return spread(np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right"))
-
-
-def spread(first: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The numbers of all ranges [first, end), one range after the other."""
-    counts = end - first
-    total = int(counts.sum())
-    if not total:
-        return np.zeros(0, dtype=np.int64)
-    starts = np.cumsum(counts) - counts
-    return np.arange(total) + np.repeat(first - starts, counts)
-
-
-def diffs(rows: pa.Table) -> np.ndarray:
-    return contiguous(rows.column(DIFF_COLUMN)).to_numpy()

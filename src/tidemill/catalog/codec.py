@@ -35,6 +35,7 @@ from tidemill.catalog.items import (
     Source,
     SourceProgress,
     SourceTable,
+    Subscription,
     SystemParameter,
     Table,
     View,
@@ -66,6 +67,7 @@ KINDS: dict[str, type[Item]] = {
     "source": Source,
     "source_progress": SourceProgress,
     "source_table": SourceTable,
+    "subscription": Subscription,
     "table": Table,
     "view": View,
 }
@@ -77,6 +79,7 @@ OMITTED: dict[type, frozenset[str]] = {
     MaterializedView: frozenset({"replacement", "switched"}),
     Source: frozenset({"depends_on", "timeline", "cuts_shard"}),
     SourceTable: frozenset({"definition", "sql", "connections", "dead_letters_of"}),
+    Subscription: frozenset({"shares", "share_key"}),
     SqlType: frozenset({"length", "precision", "scale", "element", "fields"}),
 }
 

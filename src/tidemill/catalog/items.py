@@ -287,6 +287,34 @@ class Sink(Unowned):
 
 
 @dataclass(frozen=True, slots=True)
+class Subscription(Unowned):
+    """The changes of a relation or query for a reader that comes and goes. How far it has read is not here
+    (`subscriptions.positions`): an acknowledgement does not change the catalog."""
+
+    id: ItemId
+    name: str
+    schema: ItemId
+    # The query, and the meanings of its names; as for a view. `relation`: it is all of one relation.
+    sql: str
+    relation: ItemId | None
+    desc: RelationDesc
+    references: tuple[Reference, ...]
+    depends_on: tuple[ItemId, ...]
+    # How its rows are sent: a `subscribe.spec.OutputShape`, and the key of an envelope.
+    output: str
+    keys: tuple[str, ...]
+    # It begins with the contents at this time (`snapshot`), or with the changes after it.
+    created: int
+    snapshot: bool
+    # What is kept for its reader at most: how long, and how many bytes; None follows the default.
+    retain_ms: int | None = None
+    retain_bytes: int | None = None
+    # How many readers divide its rows, and by the values of which columns.
+    shares: int = 1
+    share_key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Secret(Independent):
     """A text that statements can refer to and that no client can read. It is in the secret store (`secrets`);
     the item only records its existence."""
@@ -363,8 +391,8 @@ class Comment:
 Relation: TypeAlias = Table | View | MaterializedView | Source | SourceTable | SourceProgress
 RELATIONS = (Table, View, MaterializedView, Source, SourceTable, SourceProgress)
 # Items in a schema with a name. All share one namespace.
-SchemaItem: TypeAlias = Relation | Sink | Secret | Connection
-SCHEMA_ITEMS = (*RELATIONS, Sink, Secret, Connection)
+SchemaItem: TypeAlias = Relation | Sink | Subscription | Secret | Connection
+SCHEMA_ITEMS = (*RELATIONS, Sink, Subscription, Secret, Connection)
 Item: TypeAlias = Database | Schema | SchemaItem | Role | SystemParameter | Access | Comment
 
 # How an item's kind is called in messages.
@@ -380,6 +408,7 @@ KIND_NAMES: dict[type[Item], str] = {
     SourceTable: "table",
     SourceProgress: "progress relation",
     Sink: "sink",
+    Subscription: "subscription",
     Secret: "secret",
     Connection: "connection",
     Role: "role",

@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tidemill.catalog import comment_ops, connection_ops, materialized_ops, role_ops, sink_ops, source_ops
+from tidemill.catalog import (
+    comment_ops,
+    connection_ops,
+    materialized_ops,
+    role_ops,
+    sink_ops,
+    source_ops,
+    subscription_ops,
+)
 from tidemill.catalog.columns import check_columns, check_replaced
 from tidemill.catalog.comment_ops import SetComment
 from tidemill.catalog.connection_ops import (
@@ -32,6 +40,8 @@ from tidemill.catalog.items import (
     Reference,
     Schema,
     SchemaItem,
+    SourceTable,
+    Subscription,
     SystemParameter,
     Table,
     View,
@@ -65,6 +75,7 @@ from tidemill.catalog.source_ops import (
     SetSourceInterval,
 )
 from tidemill.catalog.state import CatalogState
+from tidemill.catalog.subscription_ops import CreateSubscriptionOp
 from tidemill.errors import (
     DependentObjects,
     DuplicateObject,
@@ -187,6 +198,7 @@ Op: TypeAlias = (
     | CreateSourceTable
     | AddSubsource
     | CreateSinkOp
+    | CreateSubscriptionOp
     | DropOp
     | RenameOp
     | AddColumnOp
@@ -267,6 +279,8 @@ class _Draft:
                 source_ops.create_source_table(self, op)
             case CreateSinkOp():
                 sink_ops.apply(self, op)
+            case CreateSubscriptionOp():
+                subscription_ops.apply(self, op)
             case SetSourceHistory() | SetSourceInterval() | GiveUpTransactionOp() | LearnSource():
                 self.put(source_ops.altered(self.state, op))
             case CreateSecretOp() | AlterSecretOp() | CreateConnectionOp() | AlterConnectionOp():
@@ -349,12 +363,14 @@ class _Draft:
     def check_replaces(self, old: View, op: CreateViewOp, depends_on: tuple[ItemId, ...]) -> None:
         check_replaced(old.desc, op.desc)
         dependants = self.state.drop_order(old.id)
-        kept = next((i for i in dependants if isinstance(i, MaterializedView)), None)
+        kept = next((i for i in dependants if isinstance(i, MaterializedView | Subscription)), None)
         if kept is not None:
+            what = "materialized view" if isinstance(kept, MaterializedView) else "subscription"
+            told = "holds" if isinstance(kept, MaterializedView) else "has sent"
             raise DependentObjects(
                 f"cannot replace {self.state.describe(old)}: {self.state.describe(kept)} depends on it",
-                detail="What a materialized view holds is never worked out again.",
-                hint="DROP the materialized view first, and create it anew.",
+                detail=f"What a {what} {told} is never worked out again.",
+                hint=f"DROP the {what} first, and create it anew.",
             )
         going = {i.id for i in dependants}
         if going & set(depends_on):
@@ -376,9 +392,10 @@ class _Draft:
         item = self.changeable(op.id)
         if isinstance(item, SCHEMA_ITEMS) and item.owner not in (None, op.of):
             shown, owner = self.state.describe(item), self.state.describe(self.items[item.owner])
-            raise DependentObjects(
-                f"cannot drop {shown} because {owner} requires it", hint=f"You can drop {owner} instead."
-            )
+            hint = f"You can drop {owner} instead."
+            if isinstance(item, SourceTable) and item.dead_letters_of is None:
+                hint = "ALTER SOURCE ... DROP SUBSOURCE drops it alone."
+            raise DependentObjects(f"cannot drop {shown} because {owner} requires it", hint=hint)
         if not op.cascade:
             contents = self.state.contents(op.id)
             # The schema `public` of a new database does not prevent that the database is dropped.

@@ -29,6 +29,7 @@ from tidemill.catalog.items import (
     Role,
     Schema,
     Secret,
+    Subscription,
     is_system,
     kind_name,
 )
@@ -48,7 +49,7 @@ def possible_privileges(item: Item) -> tuple[str, ...]:
         return CONTAINER_PRIVILEGES
     if isinstance(item, RELATIONS):
         return RELATION_PRIVILEGES
-    return USAGE_ONLY if isinstance(item, Connection | Secret) else ()
+    return USAGE_ONLY if isinstance(item, Connection | Secret | Subscription) else ()
 
 
 def initial_grants(item: Item) -> tuple[Grant, ...]:

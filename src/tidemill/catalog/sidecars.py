@@ -48,6 +48,8 @@ INBOX_DESC = RelationDesc(
 )
 # By the type of a source: its inbox.
 INBOXES: dict[str, RelationDesc] = {"pubnub": INBOX_DESC}
+# Types of sources that have something upstream, which a drop must remove (`UpstreamSource.dropped`).
+OWING = frozenset({"postgres"})
 
 
 def inbox_id(remap_shard: str) -> str:

@@ -32,6 +32,7 @@ from tidemill.catalog.items import (
     Source,
     SourceProgress,
     SourceTable,
+    Subscription,
     SystemParameter,
     Table,
     kind_name,
@@ -160,6 +161,9 @@ class CatalogState:
 
     def connections(self) -> list[Connection]:
         return [i for i in self._items.values() if isinstance(i, Connection)]
+
+    def subscriptions(self) -> list[Subscription]:
+        return [i for i in self._items.values() if isinstance(i, Subscription)]
 
     def secrets(self) -> list[Secret]:
         return [i for i in self._items.values() if isinstance(i, Secret)]

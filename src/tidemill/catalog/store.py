@@ -18,7 +18,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -35,11 +35,13 @@ from tidemill.catalog.items import (
     Collection,
     Item,
     ItemId,
+    Source,
     Table,
     is_system,
 )
 from tidemill.catalog.ops import CreateDatabaseOp, CreateRoleOp, Op, apply_all
 from tidemill.catalog.retention import follow
+from tidemill.catalog.sidecars import OWING
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import DataCorrupted, SerializationFailure, TidemillError, UndefinedObject
 from tidemill.persist.environment import Environment
@@ -65,10 +67,12 @@ FP_PUT = failpoints.register("catalog.put", "a catalog change is durable, nobody
 CATALOG_SHARD = "catalog"
 CATALOG_DESC = RelationDesc((Column("id", TEXT, nullable=False), Column("body", TEXT, nullable=False)))
 
-# The row that holds the next free id, and the prefix of rows that name shards to be deleted. No item's id
-# looks like these.
+# The row that holds the next free id, the prefix of rows that name shards to be deleted, and that of dropped
+# sources that have something upstream. No item's id looks like these.
 _NEXT_ID = "next_id"
 DROPPED = "dropped:"
+OWED = "owed:"
+_NO_ITEMS = (_NEXT_ID, DROPPED, OWED)
 
 # The shards that are made here (`ops`).
 _OURS = re.compile(r"u\d+-\d+(-remap|-stash|-tally|-clock|-positions)?")
@@ -80,6 +84,15 @@ DEFAULT_RETAIN_MS = 3600 * 1000
 # Files of a dropped table stay this long: a statement that was planned before the drop may be about to open
 # them.
 DROP_GRACE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwedSource:
+    """A source that was dropped: its id, its name, and its definition as `Source.definition`."""
+
+    id: ItemId
+    name: str
+    definition: str
 
 
 class Catalog:
@@ -171,9 +184,10 @@ class Catalog:
                 if contents is not None and widening is None:
                     self._fill(created, contents, ts)
                 gone = _dropped(old, new)
-                dropped = {r: b for r, b in self._rows.items() if r.startswith(DROPPED)}
+                dropped = {r: b for r, b in self._rows.items() if r.startswith((DROPPED, OWED))}
                 rows = self._rows_of(new) | dropped
                 rows |= {DROPPED + c.shard: _dropped_body(c.shard) for c in gone}
+                rows |= {OWED + s.id: _owed_body(s) for s in _owing(old, new)}
                 if widening is not None:
                     rows[widening.table.id] = codec.encode(widening.entry)
                 self._write(rows, ts)
@@ -209,19 +223,34 @@ class Catalog:
             if self._is_read(shard_id):
                 continue
             self._environment.drop_shard(shard_id)
-            with self._lock, self._environment.txns.paused():
-                ts = self._environment.oracle.write_ts()
-                try:
-                    self._write({r: b for r, b in self._rows.items() if r != row}, ts)
-                finally:
-                    self._environment.oracle.complete(ts)
-                self._environment.txns.note([CATALOG_SHARD])
+            self._forget(row)
             self._dropped_at.pop(shard_id, None)
             count += 1
         while self._strays:
             self._drop_stray(self._strays[-1])
             self._strays.pop()
         return count
+
+    @property
+    def owed(self) -> list[OwedSource]:
+        """Sources that were dropped, and may have left something upstream, until `settle`."""
+        rows = {r: json.loads(b) for r, b in self._rows.items() if r.startswith(OWED)}
+        return [OwedSource(r.removeprefix(OWED), b["name"], b["definition"]) for r, b in rows.items()]
+
+    def settle(self, source_id: ItemId) -> None:
+        """Nothing of the dropped source is upstream any more, or can be removed."""
+        self._forget(OWED + source_id)
+
+    def _forget(self, row: str) -> None:
+        with self._lock, self._environment.txns.paused():
+            if row not in self._rows:
+                return
+            ts = self._environment.oracle.write_ts()
+            try:
+                self._write({r: b for r, b in self._rows.items() if r != row}, ts)
+            finally:
+                self._environment.oracle.complete(ts)
+            self._environment.txns.note([CATALOG_SHARD])
 
     def maintain(
         self, default_retain_ms: int = DEFAULT_RETAIN_MS, kept: Container[str] = frozenset()
@@ -335,7 +364,7 @@ class Catalog:
 
     def _state_of(self, rows: Mapping[str, str], time: int, settle: Callable[[Table], Table]) -> CatalogState:
         items: list[Item] = list(self._builtins.items)
-        found = [codec.decode(r, b) for r, b in rows.items() if r != _NEXT_ID and not r.startswith(DROPPED)]
+        found = [codec.decode(r, b) for r, b in rows.items() if not r.startswith(_NO_ITEMS)]
         items += [settle(item) if isinstance(item, Table) else item for item in found]
         next_id = int(json.loads(rows.get(_NEXT_ID, '{"next": 1}'))["next"])
         return CatalogState(items, next_id=next_id, time=time)
@@ -372,6 +401,15 @@ class Catalog:
 def _dropped(old: CatalogState, new: CatalogState) -> list[Collection]:
     kept = {c.shard for c in new.collections()}
     return [c for c in old.collections() if c.shard not in kept and not is_system(c.item.id)]
+
+
+def _owing(old: CatalogState, new: CatalogState) -> list[Source]:
+    return [s for s in old.sources() if s.type in OWING and new.items.get(s.id) is None]
+
+
+def _owed_body(source: Source) -> str:
+    body = {"format": codec.FORMAT, "kind": "owed", "name": source.name, "definition": source.definition}
+    return json.dumps(body)
 
 
 def _dropped_body(shard_id: str) -> str:

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TextIO
+from typing import TextIO
 
+import pyarrow as pa
 from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
@@ -19,7 +20,11 @@ from rich.panel import Panel
 from tidemill.cli.watch_screen import ChangeMarks, Order, screen
 from tidemill.client import Client, connect
 from tidemill.client.target import conninfo
+from tidemill.engine.api import CopyOptions
 from tidemill.errors import InvalidValue, UndefinedObject
+from tidemill.server.copy.text import TextEncoder
+from tidemill.types.columns import contiguous
+from tidemill.types.model import INT8, Column
 
 # Lines of the screen that are not rows: the frame, the names, "more", the status.
 OTHER_LINES = 6
@@ -101,26 +106,26 @@ def _check(order: Order, columns: Sequence[str]) -> None:
 
 
 def lines(client: Client, wish: WatchOptions, out: TextIO) -> None:
-    """Print every change as a line of tab-separated values, after a line with the names."""
+    """Print every change as COPY ... TO STDOUT writes a line, after a line with the names. A tab or line end
+    in a value does not break the line."""
     left = wish.limit
-    named = False
+    encoder: TextEncoder | None = None
     with client.subscribe(wish.query, key=wish.key) as changes:
         for batch in changes:
-            if not named:
-                print("mz_timestamp", *batch.arrow.column_names, sep="\t", file=out)
-                named = True
-            rows = batch.arrow if left is None else batch.arrow.slice(0, left)
-            for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                print(batch.time, *map(_plain, row), sep="\t", file=out)
+            if encoder is None:
+                names = batch.arrow.column_names
+                columns = [Column(n, f.type) for n, f in zip(names, batch.fields, strict=True)]
+                encoder = TextEncoder(
+                    [Column("mz_timestamp", INT8), *columns], CopyOptions(header=True), "UTC"
+                )
+                out.write(b"".join(encoder.start()).decode())
+            rows = batch.stored if left is None else batch.stored.slice(0, left)
+            times = pa.array([batch.time], pa.int64()).take(pa.array([0] * rows.num_rows))
+            arrays = [times, *(contiguous(column) for column in rows.columns)]
+            made = encoder.encode(pa.RecordBatch.from_arrays(arrays, [str(n) for n in range(len(arrays))]))
+            out.write(b"".join(made.to_pylist()).decode())
             out.flush()
             if left is not None:
                 left -= rows.num_rows
                 if left == 0:
                     return
-
-
-def _plain(value: Any) -> str:
-    """The value as COPY writes it: a tab or line end in it does not break the line."""
-    if value is None:
-        return "\\N"
-    return str(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")

@@ -36,6 +36,16 @@ class Frame:
     def __len__(self) -> int:
         return self._held.num_rows
 
+    @property
+    def fields(self) -> tuple[ClientField, ...]:
+        """The columns of `stored`, with their types."""
+        return self._fields
+
+    @property
+    def stored(self) -> pa.Table:
+        """The rows in the form in which Tidemill stores them, from which any text form can be made."""
+        return self._held
+
     def rows(self) -> list[dict[str, Any]]:
         """Each row as a dictionary. Suitable for few rows; use `arrow` for many."""
         return python_rows(self.arrow, self._fields)

@@ -29,18 +29,23 @@ SMALL = {"shared_buffers": "32MB", "max_connections": "50", "max_wal_size": "256
 
 class Postgres(LocalProgram):
     """`folder` is kept between starts. Every user of this machine can log in as `postgres`. `settings` are
-    additional settings, or replace the small values here."""
+    additional settings, or replace the small values here. `binaries`: the programs of another version."""
 
     # The signal for a fast shutdown, which disconnects clients; TERM would wait for them.
     _stop_signal = signal.SIGINT
 
     def __init__(
-        self, folder: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        binaries: Path | None = None,
     ) -> None:
         super().__init__("PostgreSQL", folder, "postgres.log")
         self._settings = dict(settings or {})
         self.port = port if port is not None else pick_ports(1)[0]
-        self._binaries = find_binaries()
+        self._binaries = binaries or find_binaries()
 
     @property
     def dsn(self) -> str:

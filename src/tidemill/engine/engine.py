@@ -64,8 +64,10 @@ class TidemillEngine:
         )
         self.queries = background.queries
         self.subscriptions = background.subscriptions
+        self.durable = background.durable
         self.sources = background.sources
         self.views = background.views
+        self.arrangements = background.arrangements
         self.sinks = background.sinks
         self.readiness = Readiness(self.queries.collections, background.ingestion, self.views, catalog)
         self.parameters = SystemParameters(catalog, config.retain_history)
@@ -75,6 +77,7 @@ class TidemillEngine:
             environment.oracle.now,
             background.ingestion.waiting_transaction,
             background.ingestion.wait_bound,
+            background.ingestion.read,
         )
         self.write_locks = WriteLocks()
         self.commits = Commits(environment, catalog, self.write_locks, background.moved)

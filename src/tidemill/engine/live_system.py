@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidemill.catalog.state import CatalogState
+from tidemill.engine.relations.durable_subscriptions import durable_rows
 from tidemill.engine.relations.materialized_views import view_frontiers, view_rows
 from tidemill.engine.relations.sinks import sink_rows
 from tidemill.engine.relations.sources import FrontierRow
@@ -26,8 +27,10 @@ def situation(engine: TidemillEngine, session: EngineSession, catalog: CatalogSt
         audit_events=engine.audit.events,
         subscriptions=engine.subscriptions.table,
         frontiers=lambda: _frontiers(engine, catalog),
+        arrangements=engine.arrangements.listed,
         views=lambda: view_rows(engine.views),
         sinks=lambda: sink_rows(engine.sinks, engine.environment.oracle.now()),
+        durable=lambda: durable_rows(engine.durable, engine.environment.oracle.now()),
         shards=engine.environment.open_shards,
         variables=session.variables.rows,
         prepared=session.statements.table,

@@ -286,6 +286,12 @@ class SourceMachine:
         return next((time for time in times if done <= time), promised)
 
     @property
+    def begins_table(self) -> bool:
+        """Whether it reads what a table that was added later begins with; the other tables wait."""
+        pending = self.pending
+        return self.hydrated and bool(pending) and pending[0].binding.lower == self.source.start
+
+    @property
     def ingested(self) -> Offsets:
         """The number of records in the collections."""
         frontier, pending = self.remap.frontier, self.pending

@@ -7,6 +7,8 @@ shard is damaged) is stalled and retried. It stops no other source.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import threading
 import time
@@ -16,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidemill.catalog.connections import Secrets, hangs_on, opened, transaction_source
+from tidemill.catalog.connections import Secrets, hangs_on, opened, resolved, transaction_source
 from tidemill.catalog.items import Connection, ItemId, Secret, Source, SourceProgress, SourceTable
 from tidemill.catalog.secrets import SecretStore
-from tidemill.catalog.sidecars import INBOXES, clock_id, inbox_id, positions_id, stash_id, tally_id
+from tidemill.catalog.sidecars import INBOXES, OWING, clock_id, inbox_id, positions_id, stash_id, tally_id
 from tidemill.catalog.source_ops import LearnSource
 from tidemill.catalog.state import CatalogState
-from tidemill.catalog.store import Catalog
+from tidemill.catalog.store import Catalog, OwedSource
 from tidemill.errors import Internal, TidemillError, UndefinedObject
 from tidemill.ingest.changes import ChangeState
 from tidemill.ingest.machine import SourceMachine, TableFeed, TickTiming
@@ -46,6 +48,8 @@ log = logging.getLogger(__name__)
 
 # Sources that are opened concurrently; each reads the logs of its shards.
 OPEN_THREADS = 8
+# What a dropped source has upstream is removed again and again, at last this often.
+LAST_CLEAN_SECONDS = 300.0
 # since advances in steps of the retention divided by this number, at least this many milliseconds.
 SINCE_STEPS = 10
 SINCE_STEP_MS = 1000
@@ -119,9 +123,12 @@ class Ingestion:
         self._opening = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="source-open")
         self._on_moved = on_moved
         self.ticker = Ticker(environment.oracle, runner, on_lost=on_lost, on_moved=self._moved)
+        owed = catalog.owed
         catalog.on_change(self._changed)
         self._changed(None, catalog.state)
         self.ticker.start()
+        for left in owed:
+            self._clean(left, FIRST_RETRY_SECONDS)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -157,7 +164,7 @@ class Ingestion:
         # The ticker's lock is never acquired under ours: the ticker calls us while it holds its lock.
         for source in gone:
             source.gone = True
-            self._remove(source.item.id)
+            self._remove(source)
         for group in groups:
             self._opening.submit(group.close)
 
@@ -180,10 +187,14 @@ class Ingestion:
             self._attempt(source, wanted, lambda: self._open(source, wanted))
         else:
             slot = source.slot
-            self.ticker.when_free(
-                slot,
-                lambda: self._attempt(source, wanted, lambda: self._alter(slot, source.told, wanted)),
-            )
+            self.ticker.when_free(slot, lambda: self._follow_free(source, slot))
+
+    def _follow_free(self, source: _Source, slot: SourceSlot) -> None:
+        """The caller holds the machine. What its last step has learned is in the catalog by now, and an
+        upstream that is opened again must know it: so this takes the latest definition."""
+        with self._lock:
+            wanted = source.wanted
+        self._attempt(source, wanted, lambda: self._alter(slot, source.told, wanted))
 
     def _attempt(self, source: _Source, wanted: _Wanted, step: Callable[[], None]) -> None:
         """Run the step, and determine the next one. A failed step is retried."""
@@ -211,12 +222,55 @@ class Ingestion:
         source.slot = SourceSlot(item.id, item.name, self._machine(wanted), source.report)
         self.ticker.add(source.slot)
         if source.gone:
-            self._remove(item.id)
+            self._remove(source)
 
-    def _remove(self, source_id: ItemId) -> None:
-        slot = self.ticker.remove(source_id)
+    def _remove(self, source: _Source) -> None:
+        item = source.item
+        slot = self.ticker.remove(item.id)
+        left = OwedSource(item.id, item.name, item.definition)
         if slot is not None:
-            self.ticker.when_free(slot, slot.machine.source.dropped)
+            self.ticker.when_free(slot, lambda: self._dropped(slot.machine.source, left, FIRST_RETRY_SECONDS))
+        elif item.type in OWING:
+            # It was never opened. (Or it is being opened: then it comes here again.)
+            self._clean(left, FIRST_RETRY_SECONDS)
+
+    def _clean(self, left: OwedSource, wait: float) -> None:
+        """Remove what a dropped source has upstream, in the background."""
+
+        def clean() -> None:
+            if self._stopping.is_set():
+                return
+            definition = json.loads(left.definition)
+            try:
+                upstream = open_source(
+                    resolved(self._catalog.state, definition, self._secrets), self.files_root
+                )
+            except (TidemillError, KeyError, TypeError, ValueError) as e:
+                log.warning(
+                    "source %s was dropped with its connection (%s): drop its replication slot %s there",
+                    left.name,
+                    getattr(e, "primary", e),
+                    definition.get("slot"),
+                )
+                self._catalog.settle(left.id)
+            else:
+                self._dropped(upstream, left, wait)
+
+        with contextlib.suppress(RuntimeError):  # stopped meanwhile
+            self._opening.submit(clean)
+
+    def _dropped(self, upstream: Upstream, left: OwedSource, wait: float) -> None:
+        try:
+            upstream.dropped()
+        except TidemillError as e:
+            log.warning("source %s was dropped: %s. %s %s", left.name, e.primary, e.detail, e.hint)
+            timer = threading.Timer(wait, self._clean, [left, min(2 * wait, LAST_CLEAN_SECONDS)])
+            timer.daemon = True
+            timer.start()
+        else:
+            # (The next server finds that nothing is left.)
+            if not self._stopping.is_set():
+                self._catalog.settle(left.id)
 
     def _upstream(self, wanted: _Wanted) -> Upstream:
         item = wanted.item
@@ -386,6 +440,11 @@ class Ingestion:
             return frontier <= machine.remap.frontier
 
         return self.ticker.wait_for(bound, time.monotonic() + seconds)
+
+    def read(self, item: Source) -> object:
+        """How much was read; None if the source is not open."""
+        machine = self.machine(item)
+        return None if machine is None else (machine.ingested, machine.source.snapshot_progress())
 
     def now(self) -> int:
         return self._environment.oracle.now()

@@ -15,10 +15,10 @@ from tidemill.ingest.machine import SourceMachine
 from tidemill.ingest.status import Report, RunState
 from tidemill.reclock.boundaries import boundary
 
-# The delay after a failure, which doubles with each further one. An upstream that is down is queried twice a
-# minute; after a short failure the source continues within a second.
+# The delay after a failure, which doubles with each further one. An upstream that is down is queried six
+# times a minute; after a short failure the source continues within a second.
 FIRST_RETRY_SECONDS = 1.0
-LAST_RETRY_SECONDS = 30.0
+LAST_RETRY_SECONDS = 10.0
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.persist.holds import Hold
-from tidemill.query.multiset import add_up
+from tidemill.query.multiset import add_up, negated
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
@@ -118,12 +118,6 @@ class PolledFollower:
 
     def close(self) -> None:
         pass
-
-
-def negated(updates: pa.Table) -> pa.Table:
-    diffs = pa.array(-updates.column(DIFF_COLUMN).to_numpy())
-    at = updates.schema.get_field_index(DIFF_COLUMN)
-    return updates.set_column(at, updates.schema.field(at), diffs)
 
 
 def counted(rows: pa.Table) -> pa.Table:

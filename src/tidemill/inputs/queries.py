@@ -1,23 +1,24 @@
 """Evaluation of a bound query at a time, and its changes from that time on.
 
 Called for subscriptions and materialized views. Parameters must have been substituted. All calls block and
-need Spark. A linear query over stored relations is evaluated on the changes of its inputs alone. For any
-other query, the result at each time at which an input changed is computed, and the previous result is
-subtracted: always right, at the cost of the whole query.
+need Spark. A linear query over stored relations is evaluated on the changes of its inputs alone, and one that
+is local to keys (`incremental`) on the rows of the keys that changed. For any other query, the result at each
+time at which an input changed is computed, and the previous result is subtracted: always right, at the cost
+of the whole query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidemill.arrangements import Arrangements
-from tidemill.catalog.items import SourceProgress, is_system
+from tidemill.arrangements import ArrangementsOf
 from tidemill.catalog.state import CatalogState
 from tidemill.inputs.collections import Collections
 from tidemill.inputs.followers import PolledFollower, QueryFollower, counted
+from tidemill.inputs.incremental import describe_stages, follow_stages, only_stored, stages_to_follow
 from tidemill.inputs.opened import QueryInputs, SystemRows, open_inputs
 from tidemill.inputs.timelines import not_readable
 from tidemill.persist.part import Part
@@ -29,6 +30,7 @@ from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
 from tidemill.query.write import Destination, write_rows
 from tidemill.sql.bind import BoundQuery, linearity, why_not_linear
+from tidemill.sql.plan.unkept import NotIncremental
 from tidemill.subscribe.follower import CollectionFollower, Follower
 from tidemill.subscribe.linear import LinearFollower, told_names
 from tidemill.subscribe.snapshot import LIMITS
@@ -48,7 +50,7 @@ class QueryRuntime:
     oracle: Oracle
     spark: SparkHost
     evaluations: Evaluations
-    arrangements: Arrangements
+    arrangements: ArrangementsOf
 
 
 def answer_at(
@@ -119,11 +121,13 @@ def follow_query(
 
         return follow_temporal(runtime, catalog, bound, from_, before)
     followers = [] if inputs.system else _open(runtime.collections, inputs, from_)
-    if followers and due is None and followed_whole(catalog, bound) is None:
-        by_id = dict(zip((item.id for item in inputs.items), followers, strict=True))
-        named = {placeholder: by_id[relation] for placeholder, relation in bound.inputs.items()}
-        return LinearFollower(runtime.evaluations, bound.columns, linearity(bound).branches, named, from_)
     try:
+        if followers and due is None:
+            by_id = dict(zip((item.id for item in inputs.items), followers, strict=True))
+            named = {placeholder: by_id[relation] for placeholder, relation in bound.inputs.items()}
+            found = _on_changes(runtime, catalog, bound, named, from_)
+            if found is not None:
+                return found
         first = evaluate(from_ - 1) if before is None else before()
         holds = [follower.hold() for follower in followers]
     except BaseException:
@@ -136,20 +140,46 @@ def follow_query(
     return QueryFollower([*followers, *(due or ())], evaluate, from_, first, lambda: now() + 1, holds)
 
 
-def followed_whole(catalog: CatalogState, bound: BoundQuery) -> str | None:
-    """Why the query is not followed on the changes of its inputs alone; None if it is."""
-    for relation_id in bound.inputs.values():
-        if is_system(relation_id):
-            return "a system relation"
-        if isinstance(catalog.relation(relation_id), SourceProgress):
-            return "a progress relation"
-    return why_not_linear(bound)
+def _on_changes(
+    runtime: QueryRuntime,
+    catalog: CatalogState,
+    bound: BoundQuery,
+    followers: Mapping[str, CollectionFollower],
+    from_: int,
+) -> Follower | None:
+    """The follower of a query that is not followed as a whole."""
+    if is_linear(catalog, bound):
+        return LinearFollower(runtime.evaluations, bound.columns, linearity(bound).branches, followers, from_)
+    try:
+        return follow_stages(runtime, catalog, bound, stages_to_follow(catalog, bound), followers, from_)
+    except NotIncremental:
+        return None
 
 
-def described(catalog: CatalogState, bound: BoundQuery) -> str:
-    """`followed_whole` in words, for EXPLAIN."""
+def is_linear(catalog: CatalogState, bound: BoundQuery) -> bool:
+    return only_stored(catalog, bound) and why_not_linear(bound) is None
+
+
+def followed_whole(catalog: CatalogState, bound: BoundQuery) -> NotIncremental | None:
+    """Why the query is followed as a whole, if it is."""
+    if is_linear(catalog, bound):
+        return None
+    try:
+        stages_to_follow(catalog, bound)
+    except NotIncremental as e:
+        return e
+    return None
+
+
+def described(catalog: CatalogState, bound: BoundQuery) -> list[str]:
+    """How the query is followed, for EXPLAIN."""
+    if is_linear(catalog, bound):
+        return ["on the changes of its inputs"]
     because = followed_whole(catalog, bound)
-    return "on the changes of its inputs" if because is None else f"as a whole, because of {because}"
+    if because is None:
+        return describe_stages(catalog, bound)
+    said = [f"as a whole, because of {because.because}"]
+    return said if because.instead is None else [*said, f"  Instead: {because.instead}"]
 
 
 def _open(collections: Collections, inputs: QueryInputs, from_: int) -> list[CollectionFollower]:

@@ -14,12 +14,20 @@ import pyarrow as pa
 from tidemill.catalog.items import MaterializedView
 from tidemill.errors import TidemillError
 from tidemill.persist.snapshot import Snapshot
+from tidemill.sources.contract import MAKE_ANEW
 from tidemill.time.shown import show_time
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN
 from tidemill.types.kernels import pc
 
 FAILURE_HINT = "The view has its rows again when the rows that cause the error are corrected or deleted."
+# Of an error that a table of a source keeps.
+LASTING_HINT = "Create the view again, too: DROP TABLE ... CASCADE, or DROP SUBSOURCE ... CASCADE, drops it."
 _STATUSES = "SELECT * FROM mz_internal.mz_materialized_view_statuses shows all views with an error."
+
+
+def failure_hint(detail: str | None) -> str:
+    """What ends an error of a view with this detail."""
+    return LASTING_HINT if detail is not None and MAKE_ANEW in detail else FAILURE_HINT
 
 
 def error_since(snapshot: Snapshot, text: str) -> int:
@@ -51,5 +59,5 @@ def explain_failure(
     of the view's readable history, if the time may have been moved up to it."""
     earlier = " or earlier" if earliest is not None and item.created < since <= earliest else ""
     said = f'Materialized view "{item.name}" has this error since {show_time(since)}{earlier}.'
+    error.hint = error.hint or f"{failure_hint(error.detail)} {_STATUSES}"
     error.detail = said if error.detail is None else f"{error.detail} {said}"
-    error.hint = error.hint or f"{FAILURE_HINT} {_STATUSES}"

@@ -328,7 +328,7 @@ class Environment:
         if kind == JOB_KIND and int(epoch) == self.epoch and number.isdigit():
             with self._jobs_lock:
                 return int(number) <= self._last_job and job not in self._jobs
-        return kind in ("txns", "clock", "catalog", JOB_KIND) and int(epoch) < self.epoch
+        return kind in ("txns", "clock", "catalog", "subscriptions", JOB_KIND) and int(epoch) < self.epoch
 
     def begin_job(self) -> str:
         """The id of a new job whose parts Spark's tasks write. They are not swept while it runs."""

@@ -57,6 +57,12 @@ def add_up(tables: Sequence[pa.Table]) -> pa.Table:
     return consolidate(pa.concat_tables(tables), RelationDesc())
 
 
+def negated(updates: pa.Table) -> pa.Table:
+    diffs = pa.array(-_diffs(updates))
+    at = updates.schema.get_field_index(DIFF_COLUMN)
+    return updates.set_column(at, updates.schema.field(at), diffs)
+
+
 def check_errors(table: pa.Table, snapshot: Snapshot | None = None) -> pa.Table:
     """Raise the first live error; else the table without the error column. Diffs must have been summed per
     row and error. `snapshot`: what was read."""

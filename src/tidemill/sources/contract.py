@@ -56,6 +56,9 @@ TIMELINE_COLUMN = "mz_timeline"
 # one).
 STREAM_TIME_COLUMN = "mz_stream_time"
 
+# How the text of an error ends that a table keeps for good.
+MAKE_ANEW = "Drop the table and create it again from the source to read it as it is now."
+
 
 # The stored definition of a source (`definition`).
 Definition: TypeAlias = dict[str, Any]
@@ -335,7 +338,9 @@ class UpstreamSource(ABC):
         return None
 
     def dropped(self) -> None:
-        """Called instead of `close` when the source was dropped: nothing of it must stay upstream."""
+        """Called instead of `close` when the source was dropped: nothing of it must stay upstream. Raises
+        UpstreamError if something does. Then it is called again, of a source that was opened again. (Its type
+        is in `catalog.sidecars.OWING`, else only once.)"""
         self.close()
 
     def close(self) -> None:  # noqa: B027 - most sources hold no connection

@@ -17,6 +17,7 @@ from tidemill.sql.names import quote_literal
 from tidemill.sql.render_connections import create_connection_sql
 from tidemill.sql.render_sinks import create_sink_sql
 from tidemill.sql.render_sources import create_source_sql, create_table_from_source_sql
+from tidemill.sql.render_subscriptions import create_subscription_sql
 from tidemill.sql.render_trees import expression_sql, query_sql
 
 __all__ = ["Rendered", "expression_sql", "query_sql", "to_sql"]
@@ -27,6 +28,7 @@ Rendered: TypeAlias = (
     | ast.CreateSource
     | ast.CreateTableFromSource
     | ast.CreateSink
+    | ast.CreateSubscription
     | ast.CreateConnection
 )
 
@@ -44,6 +46,8 @@ def to_sql(statement: Rendered) -> str:
             return create_table_from_source_sql(statement)
         case ast.CreateSink():
             return create_sink_sql(statement)
+        case ast.CreateSubscription():
+            return create_subscription_sql(statement)
         case ast.CreateConnection():
             return create_connection_sql(statement)
 

@@ -19,9 +19,9 @@ import pyarrow as pa
 from tidemill.errors import TidemillError
 from tidemill.inputs.data_errors import is_of_data
 from tidemill.persist.listen import Listen
-from tidemill.query.multiset import SourceError, add_up
+from tidemill.query.multiset import SourceError, add_up, negated
 from tidemill.subscribe.follower import Follower
-from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
+from tidemill.types.arrow import TIME_COLUMN
 from tidemill.views.program import ProgramInput, ViewQuery
 
 T = TypeVar("T")
@@ -179,11 +179,6 @@ class _Times:
 
     def close(self) -> None:
         self._listen.close()
-
-
-def negated(rows: pa.Table) -> pa.Table:
-    at = rows.schema.get_field_index(DIFF_COLUMN)
-    return rows.set_column(at, rows.schema.field(at), pa.array(-rows.column(at).to_numpy()))
 
 
 def stamped(rows: pa.Table, at: int) -> pa.Table:

@@ -31,14 +31,14 @@ from tidemill.persist.part import Part
 from tidemill.persist.settle import upper_of
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import InvalidAsOf
-from tidemill.query.multiset import add_up, check_counts
+from tidemill.query.multiset import add_up, check_counts, negated
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.identity import canonical_table, consolidate
 from tidemill.types.kernels import pc
 from tidemill.types.names import physical_names
-from tidemill.views.error_follower import CarefulFollower, Span, answered, negated, stamped
+from tidemill.views.error_follower import CarefulFollower, Span, answered, stamped
 from tidemill.views.program import ViewQuery
 
 FP_BEFORE_APPEND = failpoints.register("view.before_append", "a view's changes are known, none is durable")
@@ -108,7 +108,7 @@ class ViewMachine:
         holds: list[Hold] = []
         try:
             for each in self.program.inputs:
-                holds.append(each.shard.hold(at))
+                holds.append(each.hold(at))
         except BaseException:
             _release(holds)
             raise

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemill.arrangements import ArrangementsOf
 from tidemill.catalog.items import ItemId, MaterializedView
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import Internal, LimitExceeded
@@ -21,6 +22,7 @@ from tidemill.inputs.names import CatalogResolver
 from tidemill.inputs.opened import QueryInputs
 from tidemill.inputs.queries import QueryRuntime, answer_at, follow_query, followed_whole, is_large, write_at
 from tidemill.inputs.temporal import due_followers
+from tidemill.persist.holds import Hold
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
 from tidemill.query.write import Destination
@@ -45,6 +47,10 @@ class ProgramInput(Protocol):
 
     def complete(self) -> int:
         """The collection is complete before it, and all of that is in its log; 0 while it cannot be read."""
+        ...
+
+    def hold(self, at: int) -> Hold:
+        """Keep the collection's history from `at` on. Raises InvalidAsOf."""
         ...
 
 
@@ -108,6 +114,7 @@ class ViewInput:
 
     collections: Collections
     item: Collection
+    arrangements: ArrangementsOf
 
     @property
     def shard(self) -> Shard:
@@ -116,16 +123,23 @@ class ViewInput:
     def complete(self) -> int:
         return self.collections.complete(self.item)
 
+    def hold(self, at: int) -> Hold:
+        shard = self.shard
+        # What the last process has arranged stands at an earlier time than the view.
+        self.arrangements.hold(shard)
+        return shard.hold(at)
+
 
 class ViewProgram:
     """`ViewQuery` of a view of the catalog, run by Spark."""
 
     def __init__(self, runtime: QueryRuntime, catalog: CatalogState, item: MaterializedView) -> None:
-        self._runtime = runtime
+        own = replace(runtime.arrangements, reader=item.id)
+        self._runtime = replace(runtime, arrangements=own)
         self._catalog = catalog
         self._bound = bind_view(catalog, item)
         self._items = QueryInputs.of(catalog, self._bound).items
-        self._inputs = [ViewInput(runtime.collections, item) for item in self._items]
+        self._inputs = [ViewInput(runtime.collections, item, runtime.arrangements) for item in self._items]
 
     @property
     def inputs(self) -> Sequence[ViewInput]:
@@ -147,12 +161,12 @@ class ViewProgram:
 
     def first(self, at: int, shard: Shard, job: str) -> pa.Table | Sequence[Part]:
         runtime, catalog, bound = self._runtime, self._catalog, self._bound
-        linear = followed_whole(catalog, bound) is None and bool(bound.inputs) and bool(bound.columns)
-        if not linear or not is_large(runtime, catalog, bound, at):
+        on_changes = followed_whole(catalog, bound) is None and bool(bound.inputs) and bool(bound.columns)
+        if not on_changes or not is_large(runtime, catalog, bound, at):
             try:
                 return self.answer(at)
             except LimitExceeded:
-                if not linear:
+                if not on_changes:
                     raise
         to = Destination(shard.blobs, shard.id, shard.desc, at, job)
         return write_at(runtime, catalog, bound, at, to)

@@ -68,7 +68,7 @@ def meeting(
     holds: list[Hold] = []
     try:
         for each in new.program.inputs:
-            holds.append(each.shard.hold(at))
+            holds.append(each.hold(at))
         holds.append(new.shard.hold(min(at, upper_of(new.shard) - 1)))
     except BaseException:
         for hold in holds:

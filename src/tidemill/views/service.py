@@ -24,7 +24,7 @@ from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.errors import Internal, InvalidValue, TidemillError, UndefinedObject
 from tidemill.ingest.status import Report, RunState, RunStatus
-from tidemill.inputs.view_failures import FAILURE_HINT
+from tidemill.inputs.view_failures import failure_hint
 from tidemill.persist.environment import Environment
 from tidemill.persist.outcome import Fenced
 from tidemill.persist.shard import Shard
@@ -446,7 +446,7 @@ def _status(report: Report, machine: ViewMachine | None) -> RunStatus:
     if health.error is None:
         return replace(status, since=max(status.since, health.since))
     primary, detail = error_parts(health.error)
-    return RunStatus(RunState.FAILED, health.since, primary, detail, FAILURE_HINT)
+    return RunStatus(RunState.FAILED, health.since, primary, detail, failure_hint(detail))
 
 
 def _error(machine: ViewMachine) -> TidemillError | None:

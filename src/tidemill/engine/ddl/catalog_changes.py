@@ -168,7 +168,12 @@ def _find(view: CatalogView, kind: ast.ObjectKind, name: ast.Name) -> Item:
     return item
 
 
-_NO_RELATIONS = (ast.ObjectKind.CONNECTION, ast.ObjectKind.SECRET, ast.ObjectKind.SINK)
+_NO_RELATIONS = (
+    ast.ObjectKind.CONNECTION,
+    ast.ObjectKind.SECRET,
+    ast.ObjectKind.SINK,
+    ast.ObjectKind.SUBSCRIPTION,
+)
 
 
 def find_connection(view: CatalogView, name: ast.Name, type_: str) -> Connection:
@@ -187,7 +192,7 @@ def wrong_kind(
     if isinstance(item, SourceProgress) or (isinstance(item, SourceTable) and item.subsource):
         owner = catalog.relation(item.owner or item.source)
         shown = f'{statement_kind(owner).value.lower()} "{owner.name}"'
-        way = ": ALTER SOURCE ... DROP SUBSOURCE drops it"
+        way = f": ALTER SOURCE {ast.Ident(owner.name)} DROP SUBSOURCE {ast.Ident(item.name)} drops it"
         if isinstance(item, SourceProgress) or item.dead_letters_of is not None:
             way = ", and is dropped with it alone"
         hint = f"It belongs to {shown}{way}. Else use the statement for a source."

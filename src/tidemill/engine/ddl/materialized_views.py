@@ -26,7 +26,7 @@ from tidemill.engine.session.durations import history_ms
 from tidemill.engine.session.execution import StatementExecution
 from tidemill.engine.session.plan import Action, Plan
 from tidemill.errors import Internal, Notice, UndefinedObject, Unsupported, WrongObjectType
-from tidemill.inputs.queries import described
+from tidemill.inputs.queries import described, followed_whole
 from tidemill.inputs.timelines import check_ours
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, NameResolver, SessionInfo, bind_query
@@ -50,9 +50,9 @@ def plan_create_materialized_view(
         if not isinstance(existing, MaterializedView):
             raise WrongObjectType(f'"{name}" is not a materialized view', position=statement.name.offset + 1)
         view.privileges().check_owner(existing)
-        kept = _kept_query(view, statement.query, statement.columns)
+        kept = _kept_query(view, statement.query, statement.columns, incremental=statement.incremental)
         return _replace(ddl, ready, _VERB, existing, kept, history)
-    kept = _kept_query(view, statement.query, statement.columns)
+    kept = _kept_query(view, statement.query, statement.columns, incremental=statement.incremental)
     op = materialized_ops.CreateMaterializedViewOp(
         schema.id, name, kept.text, kept.desc, kept.references, history
     )
@@ -69,11 +69,15 @@ class _Kept:
     notices: list[Notice]
 
 
-def _kept_query(view: CatalogView, query: ast.Query, names: Sequence[ast.Ident]) -> _Kept:
+def _kept_query(
+    view: CatalogView, query: ast.Query, names: Sequence[ast.Ident], *, incremental: bool = False
+) -> _Kept:
     resolver = view.resolver()
     bound = bind_kept(query.tree, resolver, view.info())
     _check_stored(bound)
     check_ours(map(view.state.relation, bound.inputs.values()), "a materialized view")
+    if incremental:
+        _check_incremental(view.state, bound)
     # The columns of a query are nullable, even if those of its inputs are not.
     columns = renamed(bound.columns, names)
     desc = RelationDesc(
@@ -85,6 +89,16 @@ def _kept_query(view: CatalogView, query: ast.Query, names: Sequence[ast.Ident])
     zone = view.info().time_zone
     notices = [_other_zone(zone)] if zone != VIEW_SESSION.time_zone and bound.uses_time_zone else []
     return _Kept(text, desc, resolver.references(), notices)
+
+
+def _check_incremental(catalog: CatalogState, bound: BoundQuery) -> None:
+    because = followed_whole(catalog, bound)
+    if because is not None:
+        raise Unsupported(
+            f"the view would be computed as a whole at each change, because of {because.because}",
+            detail="INCREMENTAL = 'required' asks for a view that costs what changed.",
+            hint=because.instead,
+        )
 
 
 def _replace(
@@ -108,14 +122,18 @@ def _replace(
     return Action(act)
 
 
-def bind_kept(query: exp.Expr, names: NameResolver, asking: SessionInfo) -> BoundQuery:
-    """The query of a new view, bound for all sessions. Raises if its result depends on the session or on the
-    time of evaluation."""
+def bind_kept(
+    query: exp.Expr,
+    names: NameResolver,
+    asking: SessionInfo,
+    what: str = "a materialized view of a query",
+) -> BoundQuery:
+    """The query of a new view, or of `what` else, bound for all sessions. Raises if its result depends on the
+    session or on the time of evaluation."""
     # An unknown setting is a separate error.
     bound = bind_query(query, names, session=replace(VIEW_SESSION, setting=asking.setting))
     if bound.param_types:
         raise UndefinedObject("there is no parameter $1", sqlstate="42P02")
-    what = "a materialized view of a query"
     without_read_time(check_kept(bound, what).determinism).check_everywhere(what)
     return bound
 
@@ -155,7 +173,8 @@ def plan_alter_materialized_view(
 
 def _explained(catalog: CatalogState, item: MaterializedView) -> list[str]:
     bound = bind_view(catalog, item)
-    return [f"Kept up to date: {described(catalog, bound)}", *bound.describe().splitlines()]
+    how, *more = described(catalog, bound)
+    return [f"Kept up to date: {how}", *more, *bound.describe().splitlines()]
 
 
 def plan_explain_materialized_view(

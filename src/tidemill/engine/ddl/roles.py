@@ -214,7 +214,7 @@ def _granted_items(view: CatalogView, statement: ast.GrantPrivileges) -> list[It
                 found += [r for r in view.state.relations(schema.id) if r.owner is None]
             case ast.GrantKind.TABLE:
                 found.append(_standing(view.resolver().item(name), view.state))
-            case ast.GrantKind.CONNECTION | ast.GrantKind.SECRET:
+            case ast.GrantKind.CONNECTION | ast.GrantKind.SECRET | ast.GrantKind.SUBSCRIPTION:
                 kind = statement.kind.value.lower()
                 item = view.resolver().any_item(name, kind)
                 if kind_name(item) != kind:

@@ -7,6 +7,7 @@ The catalog change creates the shards and the items. The ingestion service follo
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,6 +35,7 @@ from tidemill.engine.ddl.upstreams.described import refuse_choice
 from tidemill.engine.ddl.upstreams.envelopes import ORDER_BY_PARAMETER
 from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.durations import history_ms, interval_ms
+from tidemill.engine.session.execution import StatementExecution
 from tidemill.engine.session.plan import Action, Plan
 from tidemill.errors import (
     DuplicateObject,
@@ -54,9 +56,10 @@ from tidemill.sql.parser.envelopes.materialize import Materialize
 from tidemill.sql.render import to_sql
 from tidemill.types.model import RelationDesc
 
-# How long the statement for another output waits until the source has read up to now. A source that keeps up
-# needs a tick or two.
+# The statement for another output waits until the source has read up to now. A source that keeps up needs a
+# tick or two. It gives up if the source reads nothing for so long, and looks this often.
 BOUND_SECONDS = 60.0
+BOUND_LOOK_SECONDS = 2.0
 
 # -- CREATE SOURCE ---------------------------------------------------------------------------------
 
@@ -301,12 +304,11 @@ def _plan_described_table(
     statement: ast.CreateTableFromSource,
 ) -> Plan:
     def work_out() -> DescribedOutput:
-        described = TABLES[source.type](source, statement, context(view, external))
-        wait_bound(external, source, described.at)
-        return described
+        return TABLES[source.type](source, statement, context(view, external))
 
     async def act() -> Outcome:
         described = await ddl.execution.interrupt.guard(ddl.execution.blocking(work_out))
+        await wait_bound(ddl.execution, external, source, described.at)
         columns, letters, said = described.output.desc, described.dead_letters, statement.messages.on_error
         into = None if said is None or said.into is None else beside(view, schema, said.into)
         op = source_ops.CreateSourceTable(
@@ -327,18 +329,27 @@ def _plan_described_table(
     return Action(act)
 
 
-def wait_bound(external: External, source: Source, at: Offsets | None) -> None:
+async def wait_bound(
+    execution: StatementExecution, external: External, source: Source, at: Offsets | None
+) -> None:
     """A new output begins with everything that is bound. Where the upstream was described at a position, that
-    must be no less. Blocks."""
-    if at is None or external.wait_bound(source, at, BOUND_SECONDS):
+    must be no less. A source that reads on (a long snapshot, a backlog) is waited for."""
+    if at is None:
         return
-    raise TidemillError(
-        f'source "{source.name}" does not keep up with its upstream',
-        detail=f"The table is described as of {at}, and the source did not get there in {BOUND_SECONDS:.0f} "
-        "seconds.",
-        hint="mz_internal.mz_source_statuses tells what it waits for.",
-        sqlstate="57P03",
-    )
+    read, since = external.read(source), time.monotonic()
+    look = partial(external.wait_bound, source, at, BOUND_LOOK_SECONDS)
+    while not await execution.interrupt.guard(execution.blocking(look)):
+        before, read = read, external.read(source)
+        if read != before:
+            since = time.monotonic()
+        elif time.monotonic() - since >= BOUND_SECONDS:
+            raise TidemillError(
+                f'source "{source.name}" does not keep up with its upstream',
+                detail=f"The table is described as of {at}, and the source has read nothing for "
+                f"{BOUND_SECONDS:.0f} seconds.",
+                hint="mz_internal.mz_source_statuses tells what it waits for.",
+                sqlstate="57P03",
+            )
 
 
 # -- ALTER SOURCE ----------------------------------------------------------------------------------

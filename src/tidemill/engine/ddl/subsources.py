@@ -12,6 +12,7 @@ from tidemill.engine.ddl.upstreams import ADDED
 from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Action, Plan
 from tidemill.errors import DuplicateObject, Notice, UndefinedObject, Unsupported, WrongObjectType
+from tidemill.sources.offsets import Offsets
 from tidemill.sql import ast
 
 _VERB = "ALTER SOURCE"
@@ -32,7 +33,7 @@ def plan_add_subsources(
             position=statement.name.offset + 1,
         )
 
-    def work_out() -> list[ops.Op]:
+    def work_out() -> tuple[list[ops.Op], Offsets]:
         tables, at = ADDED[source.type](source, statement, context(view, external))
         schema = view.state.get(source.schema, Schema)
         changes: list[ops.Op] = []
@@ -47,11 +48,11 @@ def plan_add_subsources(
                     position=table.name.offset + 1,
                 )
             changes.append(source_ops.AddSubsource(source.id, new))
-        wait_bound(external, source, at)
-        return changes
+        return changes, at
 
     async def act() -> Outcome:
-        changes = await ddl.execution.interrupt.guard(ddl.execution.blocking(work_out))
+        changes, at = await ddl.execution.interrupt.guard(ddl.execution.blocking(work_out))
+        await wait_bound(ddl.execution, external, source, at)
         await ddl.transact(_VERB, changes)
         return Complete(_VERB)
 

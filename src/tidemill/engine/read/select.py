@@ -326,7 +326,8 @@ def plan_explain(
         bound = plan.bound
         said = bound.describe().splitlines()
         if bound.inputs and bound.determinism.within_session:
-            said.append(f"Followed by SUBSCRIBE: {described(view.state, bound)}")
+            how, *more = described(view.state, bound)
+            said += [f"Followed by SUBSCRIBE: {how}", *more]
         return said
 
     async def act() -> Outcome:

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tidemill.catalog.connections import connection_of
-from tidemill.catalog.items import Connection, Schema, Sink, Source, SourceProgress, SourceTable, Table
+from tidemill.catalog.items import (
+    Connection,
+    Schema,
+    Sink,
+    Source,
+    SourceProgress,
+    SourceTable,
+    Subscription,
+    Table,
+)
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.api import Outcome, Rows
 from tidemill.engine.read.local_rows import stream, text_columns, text_rows, text_table
@@ -172,6 +181,13 @@ def _sinks(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
     return [(i.name, i.type, view.state.relation(i.relation).name) for i in found if isinstance(i, Sink)]
 
 
+def _subscriptions(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
+    schema = _schema(view, statement)
+    found = [] if schema is None else view.state.schema_items(schema.id)
+    named = [i for i in found if isinstance(i, Subscription)]
+    return [(i.name, None if i.relation is None else view.state.relation(i.relation).name) for i in named]
+
+
 def _connections(view: CatalogView, statement: ast.ShowObjects) -> Rowset:
     schema = _schema(view, statement)
     found = [] if schema is None else view.state.schema_items(schema.id)
@@ -232,6 +248,7 @@ _LISTINGS: dict[ast.Listing, tuple[tuple[Column, ...], _Listing]] = {
     ast.Listing.SOURCES: ((_NAME, _TYPE, Column("connection", TEXT)), _sources),
     ast.Listing.SUBSOURCES: ((_NAME, _TYPE), _subsources),
     ast.Listing.SINKS: ((_NAME, _TYPE, Column("relation", TEXT)), _sinks),
+    ast.Listing.SUBSCRIPTIONS: ((_NAME, Column("relation", TEXT)), _subscriptions),
     ast.Listing.CONNECTIONS: ((_NAME, _TYPE), _connections),
     ast.Listing.SECRETS: ((_NAME,), _named("secret")),
     ast.Listing.ROLES: ((_NAME,), lambda v, st: [(role.name,) for role in v.state.roles()]),

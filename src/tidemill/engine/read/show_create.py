@@ -17,6 +17,7 @@ from tidemill.catalog.items import (
     Source,
     SourceProgress,
     SourceTable,
+    Subscription,
     Table,
     View,
 )
@@ -42,7 +43,8 @@ from tidemill.types.model import type_name
 
 
 def plan_show_create(view: CatalogView, statement: ast.ShowCreate) -> Plan:
-    named = {ast.ObjectKind.CONNECTION: "connection", ast.ObjectKind.SINK: "sink"}
+    kinds = (ast.ObjectKind.CONNECTION, ast.ObjectKind.SINK, ast.ObjectKind.SUBSCRIPTION)
+    named = {kind: kind.value.lower() for kind in kinds}
     item = view.resolver().any_item(statement.name, named.get(statement.kind, "relation"))
     if statement_kind(item) is not statement.kind:
         raise wrong_kind(item, statement.kind, statement.name, view.state)
@@ -62,6 +64,8 @@ def _create_sql(catalog: CatalogState, name: ast.Name, item: SchemaItem, written
             return create_connection_sql(catalog, name, item)
         case Sink():
             return create_sink_sql(catalog, name, item)
+        case Subscription():
+            return create_subscription_sql(catalog, name, item)
         case Secret():
             raise Internal("what a secret holds is not shown")
         case Table():
@@ -138,6 +142,34 @@ def create_sink_sql(catalog: CatalogState, name: ast.Name, sink: Sink) -> str:
         target = target.through(through)
     form = replace(statement.format, registry=connection(body["registry"]))
     return to_sql(replace(statement, name=name, relation=relation, target=target, format=form))
+
+
+def create_subscription_sql(catalog: CatalogState, name: ast.Name, item: Subscription) -> str:
+    relation: ast.Name | ast.Query
+    if item.relation is not None:
+        relation = ast.Name(catalog.full_name(catalog.relation(item.relation)))
+    else:
+        (parsed,) = parse(query_today(catalog, item, catalog.full_name))
+        if not isinstance(parsed.statement, ast.Query):
+            raise Internal(f"the text of subscription {item.name} is no query")
+        relation = parsed.statement
+    keys = tuple(map(ast.Ident, item.keys))
+    envelopes = {"envelope_upsert": ast.EnvelopeUpsert, "envelope_debezium": ast.EnvelopeDebezium}
+    envelope = envelopes[item.output](keys) if keys else None
+    retain = None if item.retain_ms is None else f"{item.retain_ms}ms"
+    size = None if item.retain_bytes is None else f"{item.retain_bytes}B"
+    return to_sql(
+        ast.CreateSubscription(
+            name,
+            relation,
+            envelope,
+            snapshot=item.snapshot,
+            retain=retain,
+            retain_size=size,
+            shares=item.shares,
+            share_key=tuple(map(ast.Ident, item.share_key)),
+        )
+    )
 
 
 def create_table_from_source_sql(catalog: CatalogState, name: ast.Name, table: SourceTable) -> str:

@@ -54,7 +54,7 @@ def waiting_for(ready: Readiness, item: SourceRelation, ts: int) -> Notice:
     if stalled is not None:
         return stalled
     machine, until = ready.ingestion.machine(item), ready.ingestion.readable(item)
-    if machine is None or not machine.hydrated:
+    if machine is None or not machine.hydrated or (machine.begins_table and _begins(item, until)):
         snapshot = None if machine is None else machine.source.snapshot_progress()
         if snapshot is not None and snapshot.bytes_known:
             return _reads_snapshot(item, snapshot)
@@ -64,11 +64,17 @@ def waiting_for(ready: Readiness, item: SourceRelation, ts: int) -> Notice:
             f'waiting for "{item.name}" to catch up with its upstream for the first time',
             detail=f"It can be read from then on.{left}",
         )
+    adding = " A table that was added to its source is read meanwhile." if machine.begins_table else ""
     return Notice(
         f'waiting for "{item.name}" to be complete at {show_time_of(item, ts)}',
-        detail=f"It is complete before {show_time_of(item, until)} now.",
+        detail=f"It is complete before {show_time_of(item, until)} now.{adding}",
         hint=_LATEST,
     )
+
+
+def _begins(item: SourceRelation, until: int) -> bool:
+    """Whether it is a table of which nothing is there yet."""
+    return isinstance(item, SourceTable) and until <= item.created
 
 
 def _reads_snapshot(item: SourceRelation, found: SnapshotProgress) -> Notice:

@@ -11,6 +11,7 @@ from tidemill.catalog.items import (
     Source,
     SourceProgress,
     SourceTable,
+    Subscription,
     Table,
     View,
 )
@@ -20,6 +21,7 @@ _KINDS: dict[type[SchemaItem], ObjectKind] = {
     Connection: ObjectKind.CONNECTION,
     Secret: ObjectKind.SECRET,
     Sink: ObjectKind.SINK,
+    Subscription: ObjectKind.SUBSCRIPTION,
     View: ObjectKind.VIEW,
     MaterializedView: ObjectKind.MATERIALIZED_VIEW,
     Table: ObjectKind.TABLE,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidemill.arrangements import ArrangementFacts
 from tidemill.catalog.items import (
     RELATIONS,
     SCHEMA_ITEMS,
@@ -31,6 +32,7 @@ from tidemill.engine.audit.log import AuditEvent
 from tidemill.engine.relations.columns import columns_of
 from tidemill.engine.relations.comments import COMMENTS_SPEC
 from tidemill.engine.relations.connections import CONNECTION_SPECS
+from tidemill.engine.relations.durable_subscriptions import DURABLE_SUBSCRIPTIONS_SPEC, DurableRow
 from tidemill.engine.relations.kinds import object_type
 from tidemill.engine.relations.materialized_views import MATERIALIZED_SPECS, ViewRow
 from tidemill.engine.relations.oids import item_oid
@@ -58,6 +60,7 @@ from tidemill.engine.relations.sources import (
     Spec,
 )
 from tidemill.engine.relations.subscriptions import SUBSCRIPTION_SPECS, SubscriptionRow
+from tidemill.engine.relations.view_stages import VIEW_STAGES_SPECS
 from tidemill.engine.session.variables import SYSTEM_PARAMETERS, VariableRow
 from tidemill.persist.shard import Shard
 from tidemill.types.arrow import storage_schema
@@ -102,9 +105,12 @@ class Situation:
     subscriptions: Callable[[], Sequence[SubscriptionRow]]
     # Of the tables and materialized views.
     frontiers: Callable[[], Sequence[FrontierRow]]
+    # What is kept to follow queries.
+    arrangements: Callable[[], Sequence[ArrangementFacts]]
     # The states of the materialized views.
     views: Callable[[], Sequence[ViewRow]]
     sinks: Callable[[], Sequence[SinkRow]]
+    durable: Callable[[], Sequence[DurableRow]]
     # Those that are open in this process.
     shards: Callable[[], Sequence[Shard]]
     # Of the current session.
@@ -305,6 +311,7 @@ _SPECS: list[Spec] = [
     *CONNECTION_SPECS,
     *SUBSCRIPTION_SPECS,
     *MATERIALIZED_SPECS,
+    *VIEW_STAGES_SPECS,
     *ROLE_SPECS,
     *SINK_SPECS,
     *PG_SPECS,
@@ -319,6 +326,7 @@ _SPECS: list[Spec] = [
     SHARDS_SPEC,
     USAGE_SPEC,
     PARTITIONS_SPEC,
+    DURABLE_SUBSCRIPTIONS_SPEC,
 ]
 
 SYSTEM_RELATIONS: dict[tuple[str, str], SystemRelation] = {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sqlglot import exp
 
 from tidemill.caches import cached
-from tidemill.catalog.items import MaterializedView, Reference, Relation, View
+from tidemill.catalog.items import MaterializedView, Reference, Relation, Subscription, View
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import Internal, TidemillError
 from tidemill.sql import ast
@@ -30,7 +30,7 @@ KEPT_TEXTS = 4096
 
 
 def query_today(
-    catalog: CatalogState, view: View | MaterializedView, name_of: Callable[[Relation], Parts]
+    catalog: CatalogState, view: View | MaterializedView | Subscription, name_of: Callable[[Relation], Parts]
 ) -> str:
     """The query's text, unchanged if it still has its original meaning."""
     namings = tuple(_naming(catalog, r, name_of) for r in view.references)

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-from tidemill.arrangements import Arrangements
+from tidemill.arrangements import Arrangements, ArrangementsOf
 from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
 from tidemill.config import Config
 from tidemill.engine.relations.live_sources import LiveSources
 from tidemill.engine.relations.sources import SourcesView
+from tidemill.engine.serve.durable_metrics import DurableCollector
 from tidemill.engine.serve.ingest_metrics import IngestCollector
 from tidemill.engine.serve.maintenance import MaintenanceLoop
 from tidemill.engine.serve.metrics import EngineCollector
@@ -39,6 +40,7 @@ from tidemill.sinks.feed import sink_shard
 from tidemill.sinks.open import SinkOpener
 from tidemill.sinks.service import Sinks
 from tidemill.subscribe.hub import Hub
+from tidemill.subscriptions.service import DurableSubscriptions
 from tidemill.views.program import ViewProgram
 from tidemill.views.service import Views
 
@@ -79,12 +81,13 @@ class Background:
             on_moved=self.moved,
         )
         self.collections = Collections(environment, self.ingestion)
+        self.arrangements = Arrangements(str(_arrangements_folder(config, environment, spark)))
         self.queries = QueryRuntime(
             self.collections,
             environment.oracle,
             spark,
             Evaluations(spark),
-            Arrangements(str(_cache_folder(config, environment, spark))),
+            ArrangementsOf(self.arrangements, ""),
         )
         self.views = Views(
             environment,
@@ -94,6 +97,7 @@ class Background:
             on_lost=environment.oracle.lose,
         )
         self.collections.keep_views(self.views.shard, self.views.readable)
+        self.durable = DurableSubscriptions(environment, catalog, self.collections)
         opener = SinkOpener(environment, self.collections, spark, secrets, config.files_root)
         self.sinks = Sinks(catalog, opener.open, sink_shard)
         self.views.start()
@@ -101,7 +105,14 @@ class Background:
         self.sources: SourcesView = LiveSources(self.ingestion, catalog)
         compactor = SparkCompactor(environment, spark)
         self._maintenance = MaintenanceLoop(
-            environment, catalog, self.ingestion, self.views, self.sinks, compactor, config.retain_history
+            environment,
+            catalog,
+            self.ingestion,
+            self.views,
+            self.sinks,
+            self.durable,
+            compactor,
+            config.retain_history,
         )
         self._maintenance.start()
         self._collector = EngineCollector(
@@ -112,6 +123,7 @@ class Background:
                 IngestCollector(self.ingestion, compactor),
                 ViewsCollector(self.views, environment.oracle.now),
                 SinksCollector(self.sinks, environment.oracle.now),
+                DurableCollector(self.durable, environment.oracle.now),
             ],
         )
         REGISTRY.register(self._collector)
@@ -136,6 +148,9 @@ class Background:
 
         if gone:
             self.hub.dropped(gone, error)
+            self.arrangements.forget(
+                {c.shard for c in old.collections()} - {c.shard for c in new.collections()}
+            )
 
     def stop(self) -> None:
         """Stops steps, ticks and maintenance. Blocks until those in progress have ended."""
@@ -144,15 +159,19 @@ class Background:
         self.views.stop()
         self.ingestion.stop()
         self._maintenance.stop()
+        self.durable.stop()
         self.subscriptions.close()
 
     def close(self) -> None:
         """Called after `stop`, and after the workers have ended."""
         self._following.shutdown(wait=False, cancel_futures=True)
+        self.arrangements.close()
 
 
-def _cache_folder(config: Config, environment: Environment, spark: SparkHost) -> Path:
-    """Where arrangements are kept: on this machine, and beyond a restart if there is a folder that stays."""
+def _arrangements_folder(config: Config, environment: Environment, spark: SparkHost) -> Path:
+    """On this machine, and beyond a restart if there is a folder that stays."""
     if config.scratch_dir:
         return Path(config.scratch_dir) / f"arrangements-{environment.id}"
-    return spark.scratch / "arrangements"
+    if config.on_s3:
+        return spark.scratch / "arrangements"
+    return Path(config.data_dir) / "cache" / "arrangements"

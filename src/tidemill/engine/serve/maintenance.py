@@ -16,6 +16,7 @@ from tidemill.ingest.compaction import SparkCompactor
 from tidemill.ingest.service import Ingestion
 from tidemill.persist.environment import Environment
 from tidemill.sinks.service import Sinks
+from tidemill.subscriptions.service import DurableSubscriptions
 from tidemill.views.service import Views
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class MaintenanceLoop:
         ingestion: Ingestion,
         views: Views,
         sinks: Sinks,
+        durable: DurableSubscriptions,
         compactor: SparkCompactor,
         retain_history_ms: int,
     ) -> None:
@@ -42,6 +44,7 @@ class MaintenanceLoop:
         self._ingestion = ingestion
         self._views = views
         self._sinks = sinks
+        self._durable = durable
         # For relations without RETAIN HISTORY, unless ALTER SYSTEM SET default_retain_history changes it.
         self._retain_ms = retain_history_ms
         self._stop = threading.Event()
@@ -72,7 +75,7 @@ class MaintenanceLoop:
         parameter = self._catalog.state.find_parameter(RETAIN_PARAMETER)
         retain = self._retain_ms if parameter is None else duration_ms(parameter.name, parameter.value)
         # Read before since advances: a hold that is released after this point takes effect one round later.
-        kept = self._views.unheld() | self._sinks.unheld()
+        kept = self._views.unheld() | self._sinks.unheld() | self._durable.unheld()
         self._catalog.maintain(retain, kept)
         self._ingestion.retain(retain, kept)
         self._views.retain(retain, kept)

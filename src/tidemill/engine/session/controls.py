@@ -14,6 +14,7 @@ from tidemill.engine.session.prepared_statements import Statements
 from tidemill.engine.session.settings import SessionSettings
 from tidemill.engine.session.transactions import Transactions
 from tidemill.engine.session.variables import SYSTEM_PARAMETERS, setting_text, unknown_parameter
+from tidemill.engine.subscribe.reading import Readings
 from tidemill.errors import InvalidTransactionState, Notice
 from tidemill.sql import ast
 
@@ -111,7 +112,11 @@ async def alter_system(view: CatalogView, ddl: CatalogChanges, statement: ast.Al
 
 
 async def discard(
-    settings: SessionSettings, statements: Statements, portals: Portals, statement: ast.Discard
+    settings: SessionSettings,
+    statements: Statements,
+    portals: Portals,
+    readings: Readings,
+    statement: ast.Discard,
 ) -> Outcome:
     if statement.kind is ast.DiscardKind.ALL:
         if settings.transactions.in_block:
@@ -120,6 +125,7 @@ async def discard(
             )
         statements.clear()
         portals.clear(active=True)
+        readings.close()
         settings.variables.reset_all(role=True)
         settings.variables.begin()  # it is committed at once
     return Complete(f"DISCARD {statement.kind.value}")

@@ -15,6 +15,7 @@ from tidemill.engine.ddl import objects as ddl
 from tidemill.engine.ddl import roles as roles_ddl
 from tidemill.engine.ddl import sinks as sinks_ddl
 from tidemill.engine.ddl import sources as sources_ddl
+from tidemill.engine.ddl import subscriptions as subscriptions_ddl
 from tidemill.engine.ddl.catalog_changes import CatalogChanges
 from tidemill.engine.dml import copy_in
 from tidemill.engine.dml import writes as dml
@@ -25,6 +26,7 @@ from tidemill.engine.session import session_functions as acting
 from tidemill.engine.session.backends import Backends
 from tidemill.engine.session.catalog_view import CatalogView
 from tidemill.engine.session.plan import Action, Plan
+from tidemill.engine.subscribe import durable
 from tidemill.engine.subscribe import statement as subscribing
 from tidemill.errors import Internal
 from tidemill.sql import ast
@@ -127,7 +129,7 @@ def plan(
         case ast.Deallocate():
             return Action(partial(prepared.deallocate, s.statements, statement))
         case ast.Discard():
-            return Action(partial(controls.discard, settings, s.statements, s.portals, statement))
+            return Action(partial(controls.discard, settings, s.statements, s.portals, s.readings, statement))
         case ast.AlterSystem():
             return Action(partial(controls.alter_system, view, s.ddl, statement))
         case ast.NoOp():
@@ -152,6 +154,18 @@ def plan(
             return subsources.plan_drop_subsources(view, s.ddl, statement)
         case ast.CreateSink():
             return sinks_ddl.plan_create_sink(view, s.ddl, reader.runtime.collections, external, statement)
+        case ast.CreateSubscription():
+            return subscriptions_ddl.plan_create_subscription(view, s.ddl, statement)
+        case ast.ResetSubscription():
+            return subscriptions_ddl.plan_reset_subscription(
+                view, s.ddl, s.engine.durable, s.readings, statement
+            )
+        case ast.FetchSubscription() | ast.ReadSubscription():
+            return durable.plan_fetch_subscription(
+                view, reader, s.engine.durable, s.readings, statement, types
+            )
+        case ast.Acknowledge():
+            return durable.plan_acknowledge(view, reader, s.engine.durable, s.readings, statement, types)
         case ast.CreateSecret():
             return secrets.plan_create_secret(view, s.ddl, external.secrets, statement)
         case ast.AlterSecret():

@@ -107,5 +107,6 @@ def _restore(variables: Variables, portals: Portals, t: Transaction, saved: Save
     t.write_bytes = saved.write_bytes
     t.tables = dict(saved.tables)
     t.reads = set(saved.reads)
+    t.after.clear()
     variables.restore(saved.variables)
     portals.close_new(saved.portals)

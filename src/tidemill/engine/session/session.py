@@ -51,6 +51,7 @@ from tidemill.engine.session.variables import (
     Variables,
     unknown_parameter,
 )
+from tidemill.engine.subscribe.reading import Readings
 from tidemill.errors import (
     Internal,
     Notice,
@@ -92,6 +93,7 @@ class EngineSession:
         self._on_terminate: Callable[[TidemillError], None] | None = None
         self.portals = Portals()  # of DECLARE and of Bind
         self.statements = Statements()  # of PREPARE and of the protocol
+        self.readings = Readings()  # of durable subscriptions
         self.interrupt = Interrupt()
         self._events = ClientEvents(variables)
         self.execution = execution = StatementExecution(engine.workers, self.interrupt, self._events)
@@ -266,6 +268,7 @@ class EngineSession:
             self.transactions.open.lasting.clear()  # the client is gone
         self.interrupt.cancel()
         self.transactions.end(committed=False)
+        self.readings.close()
         self.statements.clear()
         self.preparer.clear()
         self.engine.forget_session(self)

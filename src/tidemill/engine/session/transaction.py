@@ -7,7 +7,7 @@ read: they record which shards they read and when, and the commit is refused if 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -61,6 +61,9 @@ class Transaction:
     # What an implicit transaction has already committed independently. If the rest is rolled back, the client
     # is informed.
     lasting: list[str] = field(default_factory=list)
+    # What follows a successful commit: acknowledgements of durable subscriptions. A rollback to a savepoint
+    # drops them all: what is not acknowledged comes again.
+    after: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     # The marks that ROLLBACK TO can go back to, the oldest first.
     savepoints: list[SavedState] = field(default_factory=list)
 

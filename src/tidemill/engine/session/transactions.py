@@ -127,6 +127,8 @@ class Transactions:
                 await cursor.keep()
             if transaction.writes:
                 await self.commits.commit(transaction)
+            for each in transaction.after:
+                await each()
         except BaseException:
             self.end(committed=False)
             raise
@@ -146,7 +148,7 @@ class Transactions:
         if self.open is None:
             self._portals.end(committed=True)
         elif not self.open.explicit:
-            if self.open.writes or self.open.failed or self._portals.held():
+            if self.open.writes or self.open.failed or self.open.after or self._portals.held():
                 return True
             self.end(committed=True)
         return False

@@ -36,7 +36,7 @@ from tidemill.inputs.timelines import check_ours, not_readable
 from tidemill.inputs.view_failures import explain_failure
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.sql import ast
-from tidemill.sql.bind import BoundQuery, substitute
+from tidemill.sql.bind import BoundQuery, SessionInfo, substitute
 from tidemill.sql.bind.temporal import check_kept, without_read_time
 from tidemill.subscribe.follower import Follower
 from tidemill.subscribe.hub import FollowedKey
@@ -61,6 +61,8 @@ class SubscribePlan:
     spec: Spec
     collection: Collection | None
     label: str
+    # The session that the query is evaluated in; None: that of the reader.
+    session: SessionInfo | None = None
 
     @property
     def param_types(self) -> tuple[SqlType, ...]:
@@ -88,6 +90,15 @@ class SubscribePlan:
             await until_complete(self.reader, sources, bounds.as_of)
             return await self.reader.execution.interrupt.guard(self._start(bounds, params))
 
+    async def resumed(self, as_of: int) -> SubscriptionStream:
+        """From a time that the caller holds; it belongs to no transaction."""
+        sources = source_inputs(self.view.state, self.bound)
+        await until_readable(self.reader, sources)
+        if self.collection is None:
+            await self.reader.wait_for_spark()
+        await until_complete(self.reader, sources, as_of)
+        return await self.reader.execution.interrupt.guard(self._start(Bounds(as_of), ()))
+
     # -- the stream
 
     async def _start(self, bounds: Bounds, params: Sequence[Value]) -> SubscriptionStream:
@@ -113,7 +124,7 @@ class SubscribePlan:
             def latest() -> Follower:
                 return runtime.collections.follow(item, own.frontier)
         else:
-            bound = substitute(self.bound, [p.scalar for p in params], reader.values.info())
+            bound = substitute(self.bound, [p.scalar for p in params], self.session or reader.values.info())
 
             def system() -> SystemRows:
                 return reader.system_rows(store.state)
@@ -125,8 +136,8 @@ class SubscribePlan:
             # The same at all times, whatever mz_now() is.
             text = bound.with_session(replace(bound.session, mz_now=0)).sql()
             followed = FollowedKey(("query", text, whose), shards, self.inputs.ids)
-            linear = followed_whole(catalog, bound) is None
-            apart = linear and bool(self.inputs.items) and bool(bound.columns)
+            on_changes = followed_whole(catalog, bound) is None
+            apart = on_changes and bool(self.inputs.items) and bool(bound.columns)
             first: AsyncIterator[pa.RecordBatch] | None = None
             if self.statement.snapshot and not apart:
                 before = await execution.blocking(answer, bounds.as_of)

@@ -20,8 +20,10 @@ from tidemill.envelope.upsert import FoundRows, as_updates, upsert
 from tidemill.errors import Internal
 from tidemill.ingest.exchange import truncates
 from tidemill.ingest.state.manifest import Manifest, manifest_name, write_manifest
-from tidemill.ingest.state.merge import MergePlan, merged, plan
-from tidemill.ingest.state.run import REST_ROWS, RunFacts, StateRun, remove, write_run
+from tidemill.ingest.state.merge import merged
+from tidemill.ingest.state.run import REST_ROWS, StateRun
+from tidemill.runs.merge import MergePlan, plan
+from tidemill.runs.run import RunFacts, remove, write_run
 from tidemill.sources.contract import TRUNCATE_COLUMN
 
 log = logging.getLogger(__name__)
@@ -261,7 +263,7 @@ def write_merged(
         batches = iter(group[0].batches)
     else:
         batches = merged(group, shape, oldest=oldest)
-    written = write_run(folder, label, shape.kept_schema, batches)
+    written = write_run(folder, label, shape.kept_schema, batches, StateRun)
     for run in group:
         run.rest()
     return written

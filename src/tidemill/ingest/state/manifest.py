@@ -7,19 +7,16 @@ and this one does not have, so the next commit can remove obsolete files without
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import zlib
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from tidemill import failpoints
-from tidemill.ingest.state.run import RunFacts, StateRun, pack, remove, temporary_path, unpack
+from tidemill.ingest.state.run import StateRun
+from tidemill.runs.run import RunFacts, pack, unpack
+from tidemill.runs.small_file import get_small, put_small
 
-FP_MANIFEST_WRITTEN = failpoints.register("ingest.state.manifest_written", "a manifest's temporary file")
 FP_MANIFEST_NAMED = failpoints.register(
     "ingest.state.manifest_named", "the state stands at its upper, what it replaces is there too"
 )
@@ -66,45 +63,7 @@ def read_manifest(folder: str, upper: int, schema: pa.Schema | None = None) -> M
     if found is None:
         return None
     (stands, runs, previous, dropped), rest = found
-    head = unpack(rest, schema) if rest.size and schema is not None else None
+    head = unpack(rest, schema, StateRun) if rest.size and schema is not None else None
     if stands != upper or (head is None and rest.size and schema is not None):
         return None
     return Manifest(upper, head, tuple(RunFacts(*run) for run in runs), previous, tuple(dropped))
-
-
-def put_small(folder: str, name: str, told: Any, rest: pa.Buffer | None = None) -> None:
-    """Write a small file: its checksum, JSON, and aligned bytes. It appears completely or not at all."""
-    body = json.dumps(told).encode()
-    body += b" " * (-(len(body) + _CHECKSUM + 1) % 64) + b"\n"
-    if rest is not None:
-        body += rest
-    temporary = temporary_path(folder)
-    try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.writev(fd, [b"%08x\n" % zlib.crc32(body), body])
-        finally:
-            os.close(fd)
-        failpoints.hit(FP_MANIFEST_WRITTEN)
-        os.rename(temporary, os.path.join(folder, name))
-    except OSError:
-        remove(temporary)
-        raise
-
-
-def get_small(folder: str, name: str) -> tuple[Any, pa.Buffer] | None:
-    """The contents written by `put_small`; None if the file is missing or incomplete."""
-    try:
-        with pa.OSFile(os.path.join(folder, name), "rb") as file:
-            data = file.read_buffer()
-    except OSError:
-        return None
-    view = memoryview(data)
-    if view[:_CHECKSUM].tobytes() != b"%08x\n" % zlib.crc32(view[_CHECKSUM:]):
-        return None
-    body = view[_CHECKSUM:].tobytes().partition(b"\n")[0]
-    return json.loads(body), data.slice(_CHECKSUM + len(body) + 1)
-
-
-# The checksum's eight digits and the end of their line.
-_CHECKSUM = 9

@@ -28,10 +28,12 @@ from tidemill import failpoints
 from tidemill.envelope.keys import KeyShape
 from tidemill.ingest.exchange import BUCKETS
 from tidemill.ingest.state.bucket import BucketState, write_merged
-from tidemill.ingest.state.manifest import Manifest, get_small, put_small, read_manifest, upper_of
-from tidemill.ingest.state.merge import merged_name
-from tidemill.ingest.state.run import RunFacts, StateRun, open_run, remove
+from tidemill.ingest.state.manifest import Manifest, read_manifest, upper_of
+from tidemill.ingest.state.run import StateRun
 from tidemill.ingest.state.sweep import sweep
+from tidemill.runs.merge import merged_name
+from tidemill.runs.run import RunFacts, open_run, remove
+from tidemill.runs.small_file import get_small, put_small
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +113,7 @@ class StateStore:
         opened = {} if known is None else {run.facts: run for run in known[1]}
         runs: list[StateRun] = []
         for facts in manifest.runs:
-            run = opened.get(facts) or open_run(folder, facts, shape.kept_schema)
+            run = opened.get(facts) or open_run(folder, facts, shape.kept_schema, StateRun)
             if run is None:
                 return None
             runs.append(run)
@@ -165,7 +167,7 @@ class StateStore:
         found = get_small(folder, f"{merged_name(runs)}.merged")
         if found is None:
             return None
-        result = [open_run(folder, RunFacts(*facts), shape.kept_schema) for facts in found[0]]
+        result = [open_run(folder, RunFacts(*facts), shape.kept_schema, StateRun) for facts in found[0]]
         return None if None in result else [run for run in result if run is not None]
 
     def merge_later(self, folder: str, shape: KeyShape, runs: list[StateRun], *, oldest: bool) -> None:

@@ -11,8 +11,9 @@ import shutil
 import time
 from dataclasses import dataclass
 
-from tidemill.ingest.state.manifest import get_small, read_manifest, upper_of
-from tidemill.ingest.state.run import RUN_SUFFIX, remove
+from tidemill.ingest.state.manifest import read_manifest, upper_of
+from tidemill.runs.run import RUN_SUFFIX, remove
+from tidemill.runs.small_file import get_small
 
 # Younger files may belong to a commit or merge in progress.
 GRACE_SECONDS = 600.0

@@ -127,10 +127,12 @@ def upstream_error(error: psycopg.Error, options: Mapping[str, Any]) -> Upstream
     said = said.replace(" DETAIL: ", ". ")
     made = PostgresUnreachable(f"cannot reach {place(options)}", detail=f"{said.rstrip('.')}.")
     made.hint = _hint(said, options)
-    if at >= 0:
+    # (libpq gives up by itself where it has no password, or the server no TLS.)
+    reached = ("no password supplied", "does not support SSL")
+    if at >= 0 or any(words in said for words in reached):
         made.primary = f"{place(options)} refuses the connection"
         made.args = (made.primary,)
-    if "authentication failed" in said or "no pg_hba.conf entry" in said:
+    if any(words in said for words in ("authentication failed", "no pg_hba.conf entry", reached[0])):
         made.sqlstate = "28P01" if "password authentication failed" in said else "28000"
     return made
 
@@ -150,7 +152,7 @@ def _hint(said: str, options: Mapping[str, Any], state: str = "") -> str | None:
     user = options["user"]
     for words, hint in (
         ("password authentication failed", "Check USER and PASSWORD of the connection."),
-        ("no password supplied", "The server wants a password: add PASSWORD = SECRET to the connection."),
+        ("no password supplied", "The server wants a password: add PASSWORD SECRET ... to the connection."),
         ("no pg_hba.conf entry", "Allow it in pg_hba.conf of the server, and for replication too."),
         ("does not exist", "Check DATABASE and USER of the connection."),
         ("does not support SSL", "The server has no TLS: SSL MODE 'disable' does without."),
@@ -163,6 +165,11 @@ def _hint(said: str, options: Mapping[str, Any], state: str = "") -> str | None:
         ("ailed to resolve host", "Check HOST of the connection."),
         ("timeout expired", "Check HOST and PORT of the connection, and firewalls in between."),
         ("start WAL sender", f"ALTER ROLE {shown(user)} REPLICATION; at the server"),
+        (
+            "invalid byte sequence for encoding",
+            "Is the database's encoding SQL_ASCII? Correct them, or leave the column out of the publication.",
+        ),
+        ("has no equivalent in encoding", "Correct the text, or leave the column out of the publication."),
         ("too many", "Raise max_connections of the server, or end other sessions."),
     ):
         if words in said:

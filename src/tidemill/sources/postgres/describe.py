@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from tidemill.errors import InvalidValue, TidemillError, UndefinedObject, Unsupported
+from tidemill.errors import InvalidValue, Notice, TidemillError, UndefinedObject, Unsupported
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.postgres.connect import connect, place, upstream_error
 from tidemill.sources.postgres.definition import ReplicatedColumn, ReplicatedTable, shown
@@ -59,8 +59,10 @@ class PublishedTable:
     table: str
     relid: int
     columns: tuple[PublishedColumn, ...]
-    # Columns that the publication leaves out.
+    # Columns that the publication leaves out; and those of them because of which PostgreSQL refuses UPDATE
+    # and DELETE of the table when its replica identity is FULL.
     left_out: tuple[str, ...] = ()
+    refused: tuple[PublishedColumn, ...] = ()
     filter: str | None = None
     lacking: tuple[str, ...] = ()
     unlogged: tuple[str, ...] = ()
@@ -139,12 +141,13 @@ def _identify(options: Mapping[str, Any]) -> str:
 
 
 def _check_server(sql: psycopg.Connection[Any]) -> None:
-    version = sql.info.server_version
+    version, level = _row(
+        sql, "SELECT current_setting('server_version_num')::int, current_setting('wal_level')"
+    )
     if version < OLDEST:
         raise NotReplicable(
             f"PostgreSQL {version // 10000} is not supported", detail=f"Versions since {OLDEST // 10000} are."
         )
-    (level,) = _row(sql, "SELECT current_setting('wal_level')")
     if level != "logical":
         raise NotReplicable(
             "the server's log has no data for logical replication",
@@ -203,6 +206,7 @@ def published_tables(
     found = [int(row[2]) for row in rows]
     columns, parts = _columns(sql, found), _parts(sql, found)
     marks = read_marks(sql, publication, found)
+    newest = sql.info.server_version >= _GENERATED_SINCE
     tables: list[PublishedTable] = []
     for schema, table, relid, names, row_filter in rows:
         every, of = columns.get(relid, []), parts.get(relid, [])
@@ -214,6 +218,7 @@ def published_tables(
                 relid,
                 tuple(kept),
                 tuple(c.name for c in every if c not in kept),
+                tuple(c for c in every if c not in kept and (not c.generated or newest)),
                 row_filter,
                 tuple(shown(*p.name) for p in of if p.lacking),
                 tuple(shown(*p.name) for p in of if p.unlogged),
@@ -318,7 +323,7 @@ def replicated(
     for name in [*text, *exclude]:
         _known(table, name)
     if table.lacking:
-        raise _identity(table)
+        raise _identity(published, table)
     if table.unlogged:
         raise NotReplicable(
             f"table {', '.join(table.unlogged)} is UNLOGGED at the server",
@@ -342,7 +347,12 @@ def replicated(
         )
     kept = [c for c in table.columns if c.name not in exclude]
     if not kept:
-        raise InvalidValue(f"table {table.shown} has no columns that could be read", sqlstate="22023")
+        raise InvalidValue(
+            f"table {table.shown} has no columns that could be read",
+            hint=f"Leave it out: name the other tables (FOR TABLES ...), or ALTER PUBLICATION "
+            f"{shown(published.publication)} DROP TABLE {table.shown}; at the server",
+            sqlstate="22023",
+        )
     return ReplicatedTable(
         f"{table.schema}.{table.table}",
         table.schema,
@@ -371,13 +381,38 @@ def _known(table: PublishedTable, name: str) -> None:
     )
 
 
-def _identity(table: PublishedTable) -> TidemillError:
+def _identity(published: Published, table: PublishedTable) -> TidemillError:
     what = "table" if len(table.lacking) == 1 else "tables"
+    hint = f"{_each('ALTER TABLE {} REPLICA IDENTITY FULL', table.lacking)}; at the server"
+    if table.refused:
+        hint += f", but first: {_to_publish(published, table)} Else PostgreSQL refuses UPDATE and DELETE."
     return NotReplicable(
         f"{what} {', '.join(table.lacking)} must have REPLICA IDENTITY FULL",
         detail="Else the server's log does not have the rows that an UPDATE or DELETE removes.",
-        hint=f"{_each('ALTER TABLE {} REPLICA IDENTITY FULL', table.lacking)}; at the server",
+        hint=hint,
     )
+
+
+def refused_changes(published: Published, table: PublishedTable) -> Notice | None:
+    """A warning if PostgreSQL refuses UPDATE and DELETE of a table whose replica identity is FULL."""
+    if not table.refused:
+        return None
+    return Notice(
+        f"PostgreSQL refuses UPDATE and DELETE of table {table.shown}",
+        "WARNING",
+        detail=f'It has REPLICA IDENTITY FULL, and publication "{published.publication}" leaves out '
+        f"{', '.join(c.name for c in table.refused)}.",
+        hint=_to_publish(published, table),
+    )
+
+
+def _to_publish(published: Published, table: PublishedTable) -> str:
+    if all(c.generated for c in table.refused):
+        return (
+            f"ALTER PUBLICATION {shown(published.publication)} SET (publish_generated_columns = stored); "
+            "at the server. (A VIRTUAL column cannot be published.)"
+        )
+    return "Publish all columns of the table, and leave them out here with EXCLUDE COLUMNS."
 
 
 def _each(statement: str, names: Sequence[str]) -> str:

@@ -67,6 +67,16 @@ def slot_missing(slot: str) -> SlotLost:
     )
 
 
+def slot_stays(slot: str, why: UpstreamError) -> UpstreamError:
+    return UpstreamError(
+        f'replication slot "{slot}" could not be dropped',
+        detail=f"{why.primary}: {why.detail or 'no detail'} The slot keeps write-ahead log at the server.",
+        hint=f"This is tried again, also after a restart. Or run at the server: SELECT "
+        f"pg_drop_replication_slot('{slot}');",
+        sqlstate=why.sqlstate,
+    )
+
+
 def slot_invalidated(slot: str, reason: str | None) -> SlotLost:
     """`reason` as in pg_replication_slots.invalidation_reason."""
     if reason in (None, "wal_removed"):

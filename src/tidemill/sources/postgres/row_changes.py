@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidemill.sources.contract import SourceBatch
+from tidemill.sources.contract import MAKE_ANEW, SourceBatch
 from tidemill.sources.postgres.definition import ReplicatedTable
 from tidemill.sources.postgres.pgoutput import (
     DELETE,
@@ -56,7 +56,7 @@ def error_row(table: ReplicatedTable, text: str) -> pa.RecordBatch:
 
 def table_error(what: str, detail: str) -> str:
     """The text of a table's error: all that is to be done is in it."""
-    return f"{what}\n{detail} Drop the table and create it again from the source to read it as it is now."
+    return f"{what}\n{detail} {MAKE_ANEW}"
 
 
 def truncated(table: ReplicatedTable) -> str:

@@ -353,13 +353,7 @@ class PostgresSource(UpstreamSource):
                 connection.close()
         except UpstreamError as e:
             if e.sqlstate != "42704":
-                log.warning(
-                    'replication slot "%s" could not be dropped (%s); it keeps write-ahead log upstream '
-                    "until you run: SELECT pg_drop_replication_slot('%s')",
-                    definition.slot,
-                    e,
-                    definition.slot,
-                )
+                raise failures.slot_stays(definition.slot, e) from None
 
     def close(self) -> None:
         if self._receiver is not None:

@@ -68,7 +68,7 @@ from tidemill.sql.ast.session import (
     ShowVariable,
     TransactionModes,
 )
-from tidemill.sql.ast.sinks import CreateSink, Share, SinkFormat, SinkTarget
+from tidemill.sql.ast.sinks import CreateSink, Share, SinkFormat, SinkKey, SinkTarget
 from tidemill.sql.ast.sources import (
     NO_CHOICE,
     AddSubsources,
@@ -95,6 +95,13 @@ from tidemill.sql.ast.subscribe import (
     SubscribePlain,
     TimeBound,
     WithinTimestampOrderBy,
+)
+from tidemill.sql.ast.subscriptions import (
+    Acknowledge,
+    CreateSubscription,
+    FetchSubscription,
+    ReadSubscription,
+    ResetSubscription,
 )
 from tidemill.sql.ast.tables import (
     AddColumn,
@@ -133,6 +140,7 @@ from tidemill.sql.ast.writes import (
 
 __all__ = [
     "NO_CHOICE",
+    "Acknowledge",
     "AddColumn",
     "AddSubsources",
     "AlterConnection",
@@ -167,6 +175,7 @@ __all__ = [
     "CreateSecret",
     "CreateSink",
     "CreateSource",
+    "CreateSubscription",
     "CreateTable",
     "CreateTableAs",
     "CreateTableFromSource",
@@ -191,6 +200,7 @@ __all__ = [
     "ExplainTimestamp",
     "Expr",
     "Fetch",
+    "FetchSubscription",
     "ForTables",
     "Format",
     "GiveUpTransaction",
@@ -214,11 +224,13 @@ __all__ = [
     "ProtobufRegistry",
     "ProtobufSchema",
     "Query",
+    "ReadSubscription",
     "ReassignOwned",
     "Regex",
     "ReleaseSavepoint",
     "Rename",
     "RenameColumn",
+    "ResetSubscription",
     "ResetVariable",
     "RoleName",
     "RoleOptions",
@@ -237,6 +249,7 @@ __all__ = [
     "ShowObjects",
     "ShowVariable",
     "SinkFormat",
+    "SinkKey",
     "SinkTarget",
     "SourceAction",
     "SourceOption",

@@ -158,6 +158,7 @@ class Listing(Enum):
     SOURCES = "SOURCES"
     SUBSOURCES = "SUBSOURCES"
     SINKS = "SINKS"
+    SUBSCRIPTIONS = "SUBSCRIPTIONS"
     CONNECTIONS = "CONNECTIONS"
     SECRETS = "SECRETS"
     ROLES = "ROLES"
@@ -179,7 +180,7 @@ class ShowObjects(Statement):
 
 @dataclass(frozen=True, slots=True)
 class ShowCreate(Statement):
-    kind: ObjectKind  # TABLE, VIEW, MATERIALIZED VIEW, SOURCE, SINK or CONNECTION
+    kind: ObjectKind  # TABLE, VIEW, MATERIALIZED VIEW, SOURCE, SINK, SUBSCRIPTION or CONNECTION
     name: Name
 
 

@@ -18,6 +18,7 @@ class ObjectKind(Enum):
     DATABASE = "DATABASE"
     SOURCE = "SOURCE"
     SINK = "SINK"
+    SUBSCRIPTION = "SUBSCRIPTION"
     CONNECTION = "CONNECTION"
     SECRET = "SECRET"
 
@@ -95,6 +96,8 @@ class CreateMaterializedView(Statement):
     cluster: Ident | None = None  # parsed and ignored: only one cluster exists
     retain_history: str | None = None
     or_replace: bool = False
+    # A query that is not maintained at the cost of what changed is an error.
+    incremental: bool = False
 
 
 @dataclass(frozen=True, slots=True)

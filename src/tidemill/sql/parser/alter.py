@@ -13,6 +13,7 @@ from tidemill.sql.ast import (
     ObjectKind,
     Rename,
     RenameColumn,
+    ResetSubscription,
     SetDefault,
     SetNotNull,
     SetRetainHistory,
@@ -34,6 +35,7 @@ _MAX_PARTS = {
     ObjectKind.DATABASE: 1,
     ObjectKind.SOURCE: 3,
     ObjectKind.SINK: 3,
+    ObjectKind.SUBSCRIPTION: 3,
     ObjectKind.CONNECTION: 3,
     ObjectKind.SECRET: 3,
 }
@@ -69,6 +71,8 @@ def alter(cursor: TokenCursor, kind: ObjectKind) -> Statement:
         return alter_connection(cursor, name, if_exists)
     if kind is ObjectKind.SECRET:
         return alter_secret(cursor, name, if_exists)
+    if kind is ObjectKind.SUBSCRIPTION and cursor.accept("reset"):
+        return ResetSubscription(name, if_exists)
     if kind is ObjectKind.MATERIALIZED_VIEW and cursor.accept("as"):
         return AlterMaterializedView(name, query_to_end(cursor, allow_as_of=False), if_exists)
     if kind is ObjectKind.MATERIALIZED_VIEW and (history := _history_action(cursor)) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from tidemill.errors import Unsupported
+from tidemill.errors import SyntaxError_, Unsupported
 from tidemill.sql.ast import ColumnDef, ConstraintKind, Expr, Ident, TableConstraint
 from tidemill.sql.parser.cursor import TokenCursor
 
@@ -134,6 +134,41 @@ def retain_history(cursor: TokenCursor) -> str | None:
         return None
     cursor.expect("with")
     return retain_history_option(cursor)
+
+
+def view_options(cursor: TokenCursor) -> tuple[str | None, bool]:
+    """[WITH (RETAIN HISTORY [=] [FOR] '...', INCREMENTAL [=] 'required')], in any order."""
+    history: str | None = None
+    incremental = False
+    if not cursor.accept("with"):
+        return history, incremental
+    cursor.expect_symbol("(")
+    while True:
+        offset = cursor.offset
+        if cursor.accept("retain", "history"):
+            again = history is not None
+            cursor.accept_symbol("=")
+            cursor.accept("for")
+            history = cursor.string()
+        elif cursor.accept("incremental"):
+            again = incremental
+            cursor.accept_symbol("=")
+            value = cursor.offset
+            if cursor.string() != "required":
+                raise SyntaxError_("INCREMENTAL can only be 'required'", position=value + 1)
+            incremental = True
+        elif cursor.token.value:
+            raise cursor.unsupported(f"option {cursor.token.value.upper()}", hint=_VIEW_OPTIONS)
+        else:
+            raise cursor.error()
+        if again:
+            raise SyntaxError_("an option was specified more than once", position=offset + 1)
+        if cursor.accept_symbol(")"):
+            return history, incremental
+        cursor.expect_symbol(",")
+
+
+_VIEW_OPTIONS = "The options are RETAIN HISTORY FOR '...' and INCREMENTAL = 'required'."
 
 
 def retain_history_option(cursor: TokenCursor) -> str:

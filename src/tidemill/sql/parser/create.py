@@ -12,7 +12,7 @@ from tidemill.sql.ast import (
     Ident,
     Statement,
 )
-from tidemill.sql.parser.columns import retain_history, table_elements
+from tidemill.sql.parser.columns import retain_history, table_elements, view_options
 from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.query import query_to_end
 from tidemill.sql.parser.sources import NAMES_ALONE, create_table_from_source
@@ -87,14 +87,16 @@ def create_materialized_view(cursor: TokenCursor, or_replace: bool = False) -> S
     name = cursor.name()
     columns = cursor.idents_in_parentheses() if cursor.peek_symbol("(") else ()
     cluster = cursor.ident() if cursor.accept("in", "cluster") else None
-    history = retain_history(cursor)
+    history, incremental = view_options(cursor)
     cursor.expect("as")
     if cursor.peek_last("with", "no", "data"):
         raise cursor.unsupported(
             "WITH NO DATA of CREATE MATERIALIZED VIEW", hint="It is filled at once and stays up to date."
         )
     query = query_to_end(cursor, allow_as_of=False)
-    return CreateMaterializedView(name, query, columns, if_not_exists, cluster, history, or_replace)
+    return CreateMaterializedView(
+        name, query, columns, if_not_exists, cluster, history, or_replace, incremental
+    )
 
 
 def create_schema(cursor: TokenCursor) -> Statement:

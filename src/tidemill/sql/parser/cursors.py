@@ -9,6 +9,7 @@ from tidemill.sql.ast import Close, Declare, Fetch, Statement
 from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.query import query_to_end
 from tidemill.sql.parser.subscribe import accept_subscribe, subscribe
+from tidemill.sql.parser.subscriptions import at_subscription, fetch_subscription
 from tidemill.sql.tokens import TokenKind
 
 # No exponent, no other base: intervals have none.
@@ -48,6 +49,8 @@ def fetch(cursor: TokenCursor) -> Statement:
     count = _count(cursor)
     if not cursor.accept("from"):
         cursor.accept("in")
+    if at_subscription(cursor):
+        return fetch_subscription(cursor, count, _timeout)
     name = cursor.ident()
     timeout = None
     if cursor.accept("with"):

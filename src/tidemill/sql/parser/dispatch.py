@@ -24,6 +24,7 @@ from tidemill.sql.parser import (
     sinks,
     sources,
     subscribe,
+    subscriptions,
     transactions,
     writes,
 )
@@ -108,12 +109,14 @@ _CREATE: dict[str, Parser] = {
     "database": create.create_database,
     "source": sources.create_source,
     "sink": sinks.create_sink,
+    "subscription": subscriptions.create_subscription,
     "connection": connections.create_connection,
     "secret": connections.create_secret,
     **roles.CREATE,
 }
 _STATEMENTS: dict[str, Parser] = {
     "abort": transactions.rollback,
+    "acknowledge": subscriptions.acknowledge,
     "alter": _alter,
     "analyse": compatibility.analyze,
     "analyze": compatibility.analyze,

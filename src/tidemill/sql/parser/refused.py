@@ -1,18 +1,15 @@
 """Known statements that are not implemented: each raises an error with its name, and is never half parsed.
 
-`NOT_YET` lists those that may get a module later. `compatibility` has the statements that are accepted and do
-nothing.
+`compatibility` has the statements that are accepted and do nothing.
 """
 
 from __future__ import annotations
 
-from tidemill.errors import SyntaxError_, TidemillError, Unsupported
+from tidemill.errors import SyntaxError_, TidemillError
 from tidemill.sql.names import words
 from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.tokens import TokenKind
 
-# Objects of CREATE, DROP, ALTER (the words after them) that are planned.
-NOT_YET = (("subscription",),)
 # Statements of PostgreSQL that Tidemill does not have, by their first word, with an alternative.
 _REFUSED = {
     **dict.fromkeys(("call", "do", "import", "load", "security")),
@@ -46,11 +43,6 @@ _HINTS = {
 
 def refuse_object(cursor: TokenCursor, verb: str) -> TidemillError:
     """The error for CREATE, DROP or ALTER of the object at the cursor."""
-    for named in NOT_YET:
-        if cursor.peek_words(*named):
-            return Unsupported(
-                f"{verb} {' '.join(named).upper()} is not supported yet", position=cursor.offset + 1
-            )
     token = cursor.token
     if token.kind is not TokenKind.WORD or token.value not in _OBJECTS:
         return cursor.error()

@@ -196,12 +196,20 @@ def _grant(cursor: TokenCursor, *, revoke: bool) -> Statement:
     return GrantPrivileges(privileges, kind, tuple(names), roles, revoke)
 
 
+_NAMED_KINDS = (
+    GrantKind.SCHEMA,
+    GrantKind.DATABASE,
+    GrantKind.CONNECTION,
+    GrantKind.SECRET,
+    GrantKind.SUBSCRIPTION,
+)
 _PARTS = {
     GrantKind.TABLE: 3,
     GrantKind.SCHEMA: 2,
     GrantKind.DATABASE: 1,
     GrantKind.CONNECTION: 3,
     GrantKind.SECRET: 3,
+    GrantKind.SUBSCRIPTION: 3,
     GrantKind.ALL_TABLES: 2,
 }
 
@@ -246,7 +254,7 @@ def _kind(cursor: TokenCursor) -> GrantKind:
                 cursor.expect("in", "schema")
                 return GrantKind.ALL_TABLES
         raise cursor.unsupported(f"ON ALL {cursor.token.value.upper()}")
-    for kind in (GrantKind.SCHEMA, GrantKind.DATABASE, GrantKind.CONNECTION, GrantKind.SECRET):
+    for kind in _NAMED_KINDS:
         if cursor.peek_any(kind.value.lower()) and cursor.following.kind in (
             TokenKind.WORD,
             TokenKind.QUOTED,

@@ -10,7 +10,7 @@ from tidemill.sql.parser.settings import show_variable
 
 _NOT_YET = words(
     """
-    indexes clusters subscriptions types
+    indexes clusters types
     functions privileges
     """
 )
@@ -21,6 +21,7 @@ _CREATED = (
     ObjectKind.MATERIALIZED_VIEW,
     ObjectKind.SOURCE,
     ObjectKind.SINK,
+    ObjectKind.SUBSCRIPTION,
     ObjectKind.CONNECTION,
 )
 _WITHIN_PARTS = {
@@ -33,6 +34,7 @@ _WITHIN_PARTS = {
     Listing.SOURCES: 2,
     Listing.SUBSOURCES: 2,
     Listing.SINKS: 2,
+    Listing.SUBSCRIPTIONS: 2,
     Listing.CONNECTIONS: 2,
     Listing.SECRETS: 2,
 }

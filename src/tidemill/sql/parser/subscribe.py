@@ -63,18 +63,19 @@ def subscribe(cursor: TokenCursor) -> Subscribe:
     """After SUBSCRIBE; up to its last clause."""
     offset = cursor.fork(cursor.index - 1).offset
     cursor.accept("to")
-    relation = _relation(cursor)
-    output = _output(cursor, None)
+    relation = followed(cursor)
+    output = output_clause(cursor, None)
     snapshot, progress = _options(cursor)
     as_of = _as_of(cursor)
     up_to = _up_to(cursor)
-    output = _output(cursor, output)
-    _output(cursor, output)  # a third is refused as a second is
+    output = output_clause(cursor, output)
+    output_clause(cursor, output)  # a third is refused as a second is
     check_end(cursor, relation)
     return Subscribe(relation, output or SubscribePlain(), snapshot, progress, as_of, up_to, offset)
 
 
-def _relation(cursor: TokenCursor) -> Name | Query:
+def followed(cursor: TokenCursor) -> Name | Query:
+    """A relation's name, or a query in parentheses."""
     if cursor.peek_any(*STARTS):
         raise SyntaxError_(
             f"SUBSCRIBE {cursor.token.value.upper()} needs parentheses",
@@ -107,7 +108,7 @@ def _name(cursor: TokenCursor) -> Name:
 # -- the output
 
 
-def _output(cursor: TokenCursor, before: SubscribeOutput | None) -> SubscribeOutput | None:
+def output_clause(cursor: TokenCursor, before: SubscribeOutput | None) -> SubscribeOutput | None:
     """The output clause if one follows, else `before`, the one already read."""
     offset = cursor.offset
     if not cursor.peek_any("within", "envelope"):

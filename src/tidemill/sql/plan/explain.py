@@ -47,6 +47,7 @@ from tidemill.sql.plan.operators import (
     inputs,
 )
 from tidemill.sql.plan.reach import Reach, reaches
+from tidemill.sql.plan.stages import Stage
 from tidemill.types.model import Kind
 from tidemill.types.wire.text import encode_text
 
@@ -62,6 +63,12 @@ def explain_reaches(plan: Operator) -> list[str]:
     """One line for each operator of the plan that is not linear."""
     shown = _Explained()
     return [shown.reach(reach) for reach in reaches(plan)]
+
+
+def explain_rules(stage: Stage) -> list[str]:
+    """For each operator of the stage that has a key: the operator and the key."""
+    shown = _Explained()
+    return [f"{what}, for each {shown.listed(key)}" for what, key in stage.rules]
 
 
 class _Explained:

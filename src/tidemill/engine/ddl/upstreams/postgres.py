@@ -26,7 +26,7 @@ from tidemill.errors import (
 )
 from tidemill.sources.offsets import Offsets
 from tidemill.sources.postgres.definition import GAUGE, ReplicatedTable, shown
-from tidemill.sources.postgres.describe import Published, PublishedTable, look, replicated
+from tidemill.sources.postgres.describe import Published, PublishedTable, look, refused_changes, replicated
 from tidemill.sql import ast
 from tidemill.sql.parser.upstreams.postgres import Postgres
 
@@ -69,6 +69,7 @@ def describe_postgres(statement: ast.CreateSource, postgres: Postgres, context: 
         (),
         connections=(connection.id,),
         tables=tuple(_described(published, one, statement.name) for one in chosen),
+        notices=tuple(n for one in chosen if (n := refused_changes(published, one.table)) is not None),
     )
 
 
@@ -256,7 +257,9 @@ def _columns(tables: Sequence[PublishedTable], names: Sequence[ast.Name]) -> dic
         if len(of) != 1:
             raise UndefinedObject(
                 f'"{name}" is no column of one of the chosen tables',
-                hint="Write table.column, or schema.table.column.",
+                hint=_near(table, [t.table for t in tables])
+                or "Write table.column, or schema.table.column. "
+                f"The tables are {_some([t.shown for t in tables])}.",
                 sqlstate="42703",
                 position=name.offset + 1,
             )

@@ -1,0 +1,205 @@
+"""Followers of queries that are local to keys, over the collections of the catalog.
+
+Called by `queries.follow_query`. The indexes of a query's stages are arrangements: those of relations are
+shared by all queries that look rows up by the same columns, those of inner stages belong to one follower.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tidemill.arrangements import key_hash
+from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, Table, is_system
+from tidemill.catalog.state import CatalogState
+from tidemill.errors import LimitExceeded, TidemillError, Unavailable
+from tidemill.inputs.opened import open_inputs
+from tidemill.query.multiset import add_up
+from tidemill.query.run import run
+from tidemill.sql.bind import BoundQuery
+from tidemill.sql.bind.incremental import KeyedStage, keyed_stages
+from tidemill.sql.plan.explain import explain_rules
+from tidemill.sql.plan.unkept import NotIncremental
+from tidemill.sql.plan.versions import VERSION
+from tidemill.subscribe.follower import CollectionFollower
+from tidemill.subscribe.key_local import KeyIndex, KeyLocalFollower, RunningStage
+from tidemill.subscribe.linear import told_names
+from tidemill.subscribe.stage_query import running_stages
+from tidemill.types.arrow import DIFF_COLUMN, shard_schema
+
+if TYPE_CHECKING:
+    from tidemill.inputs.queries import QueryRuntime
+
+_log = logging.getLogger(__name__)
+
+# The answer of one stage, where all of it is needed at once.
+MAX_STAGE_BYTES = 512 << 20
+
+# Changes when the rows of the same text would be others.
+_STAGE = "stage 1"
+
+
+def stages_to_follow(catalog: CatalogState, bound: BoundQuery) -> tuple[KeyedStage, ...]:
+    """Raises NotIncremental."""
+    if not only_stored(catalog, bound):
+        raise NotIncremental("a relation that shows what is now")
+    return keyed_stages(bound)
+
+
+def only_stored(catalog: CatalogState, bound: BoundQuery) -> bool:
+    """Whether all that the query reads has a history of changes."""
+    ids = bound.inputs.values()
+    return not any(is_system(i) or isinstance(catalog.relation(i), SourceProgress) for i in ids)
+
+
+def describe_stages(catalog: CatalogState, bound: BoundQuery) -> list[str]:
+    """A line for each stage, in the order in which they are evaluated."""
+    stages = stages_to_follow(catalog, bound)
+    names = {s.stage.name: f"stage {i}" for i, s in enumerate(stages, 1)}
+    for placeholder, relation_id in bound.inputs.items():
+        names[placeholder] = catalog.relation(relation_id).name
+    said = ["for the keys that changes touch"]
+    for number, keyed in enumerate(stages, 1):
+        reads = [
+            names[i.source] + (f" by {', '.join(i.key)}" if i.key else ", its changes alone")
+            for i in keyed.stage.inputs
+        ]
+        rules = explain_rules(keyed.stage) or ["on changes alone"]
+        said.append(f"  Stage {number}: {'; '.join(rules)}")
+        said += [f"    reads {line}" for line in reads]
+    return said
+
+
+def follow_stages(
+    runtime: QueryRuntime,
+    catalog: CatalogState,
+    bound: BoundQuery,
+    stages: Sequence[KeyedStage],
+    followers: Mapping[str, CollectionFollower],
+    from_: int,
+) -> KeyLocalFollower:
+    """`followers`: of the query's relations from `from_` on, by placeholder. Raises NotIncremental if Spark
+    cannot run a stage."""
+    opened = _Stages(runtime, catalog, bound, stages)
+    holds = [follower.hold() for follower in dict.fromkeys(followers.values())]
+    try:
+        opened.check()
+        return KeyLocalFollower(opened.at, followers, opened.columns, from_, told_names(bound.columns), holds)
+    except BaseException:
+        for hold in holds:
+            hold.release()
+        raise
+
+
+class _Stages:
+    """The stages of one query."""
+
+    def __init__(
+        self, runtime: QueryRuntime, catalog: CatalogState, bound: BoundQuery, stages: Sequence[KeyedStage]
+    ) -> None:
+        self._runtime = runtime
+        self._catalog = catalog
+        self._bound = bound
+        self._stages = stages
+        self._by_name = {s.stage.name: s for s in stages}
+        self._relations: dict[str, pa.Schema] = {}
+        for placeholder, relation_id in bound.inputs.items():
+            schema = shard_schema(runtime.collections.shard(self._item(relation_id)).desc)
+            used = bound.used.get(placeholder, frozenset())
+            self._relations[placeholder] = pa.schema([f for f in schema if f.name in used])
+        self.columns = {name: schema.names for name, schema in self._relations.items()}
+
+    def _item(self, relation_id: str) -> Table | Source | SourceTable | MaterializedView:
+        item = self._catalog.relation(relation_id)
+        assert isinstance(item, Table | Source | SourceTable | MaterializedView)
+        return item
+
+    def check(self) -> None:
+        """Whether Spark can run the stages: it refuses some forms of queries."""
+        stages = running_stages(
+            self._runtime.spark, self._stages, self._relations, lambda *_: _NoIndex(), self._whole
+        )
+        for stage in stages:
+            more = [pa.field(VERSION, pa.int32()), pa.field(DIFF_COLUMN, pa.int64())]
+            try:
+                stage.evaluate({i.name: pa.schema([*i.schema, *more]).empty_table() for i in stage.inputs})
+            except Unavailable:
+                raise
+            except TidemillError as e:
+                _log.warning("a query is followed as a whole, because of its stage: %s", e)
+                raise NotIncremental(e.primary) from e
+
+    def at(self, from_: int) -> list[RunningStage]:
+        """With indexes at `from_`."""
+        open_index = partial(self._open_index, from_)
+        return running_stages(self._runtime.spark, self._stages, self._relations, open_index, self._whole)
+
+    def _open_index(self, from_: int, source: str, key: tuple[str, ...], schema: pa.Schema) -> KeyIndex:
+        arrangements, collections = self._runtime.arrangements, self._runtime.collections
+        keyed = self._by_name.get(source)
+        if keyed is not None:
+            rows = partial(self._keyed_rows, keyed, key, from_ - 1)
+            shards = {p: collections.shard(self._item(self._bound.inputs[p])) for p in sorted(keyed.reads)}
+            # What is computed in the same way from the same collections is the same.
+            name = f"{_STAGE} {[(p, s.id) for p, s in shards.items()]} by {key}: {keyed.whole}"
+            return arrangements.private(name, schema, from_, rows, list(shards.values()))
+        item = self._item(self._bound.inputs[source])
+        shard = collections.shard(item)
+        return arrangements.open(shard, lambda at: collections.snapshot(item, at), schema.names, key, from_)
+
+    def _keyed_rows(
+        self, keyed: KeyedStage, key: tuple[str, ...], at: int
+    ) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        for batch in self._rows(keyed, at):
+            rows = _once(pa.Table.from_batches([batch]))
+            yield rows, key_hash(rows, key)
+
+    def _rows(self, keyed: KeyedStage, at: int) -> Iterator[pa.RecordBatch]:
+        """The stage's answer, from Spark; equal rows may repeat."""
+        bound = self._bound
+        inputs = {name: item for name, item in bound.inputs.items() if name in keyed.reads}
+        opened = open_inputs(self._runtime.collections, self._catalog, replace(bound, inputs=inputs), at)
+        try:
+            with run(self._runtime.spark, keyed.whole, opened.inputs, keyed.columns) as stream:
+                yield from stream
+        finally:
+            opened.close()
+
+    def _whole(self, keyed: KeyedStage, at: int) -> pa.Table:
+        batches: list[pa.RecordBatch] = []
+        size = 0
+        for batch in self._rows(keyed, at):
+            size += batch.nbytes
+            if size > MAX_STAGE_BYTES:
+                raise LimitExceeded(
+                    f"the rows of a stage of the query exceed {MAX_STAGE_BYTES >> 20} MB", sqlstate="54000"
+                )
+            batches.append(batch)
+        schema = pa.schema(list(keyed.schema)[:-1])
+        return add_up([_once(pa.Table.from_batches(batches, schema=schema))])
+
+
+def _once(rows: pa.Table) -> pa.Table:
+    return rows.append_column(DIFF_COLUMN, pa.array(np.ones(rows.num_rows, np.int64)))
+
+
+class _NoIndex:
+    """Of stages that are only checked."""
+
+    def lookup(self, hashes: np.ndarray, before: int) -> pa.Table:
+        raise NotImplementedError
+
+    def append(self, updates: pa.Table, hashes: np.ndarray, upper: int) -> None:
+        raise NotImplementedError
+
+    def compact(self, to: int) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass

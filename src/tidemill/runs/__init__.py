@@ -1,0 +1,1 @@
+"""Sorted runs of rows in files, mapped into memory: what caches of collections by key are made of."""

@@ -1,0 +1,64 @@
+"""The stages of a bound query as a follower runs them: their inputs, and their evaluation by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from tidemill.query.keyed_changes import evaluate_keys
+from tidemill.query.spark import SparkHost
+from tidemill.sql.bind.incremental import KeyedStage
+from tidemill.subscribe.key_local import KeyedInput, KeyIndex, RunningStage
+from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
+
+# The index of a source (a placeholder or a stage's name) by these columns of it.
+OpenIndex = Callable[[str, tuple[str, ...], pa.Schema], KeyIndex]
+# The answer of a stage at a time, each row once with its count.
+Whole = Callable[[KeyedStage, int], pa.Table]
+
+
+def running_stages(
+    host: SparkHost,
+    stages: Sequence[KeyedStage],
+    relations: Mapping[str, pa.Schema],
+    open_index: OpenIndex,
+    whole: Whole,
+) -> list[RunningStage]:
+    """`relations`: the columns that the query uses of each, by placeholder."""
+    schemas = dict(relations)
+    made: list[RunningStage] = []
+    opened: list[KeyIndex] = []
+    try:
+        for keyed in stages:
+            inputs: list[KeyedInput] = []
+            for each in keyed.stage.inputs:
+                schema = schemas[each.source]
+                index = None if each.loose else open_index(each.source, each.key, schema)
+                if index is not None:
+                    opened.append(index)
+                inputs.append(KeyedInput(each.name, each.source, schema, each.key, index))
+            columns = pa.schema(list(keyed.schema)[:-1])
+            schemas[keyed.stage.name] = columns
+            stamps = [pa.field(TIME_COLUMN, pa.int64()), pa.field(DIFF_COLUMN, pa.int64())]
+            made.append(
+                RunningStage(
+                    keyed.stage.name,
+                    tuple(inputs),
+                    keyed.stage.linear,
+                    partial(_evaluate, host, keyed),
+                    partial(whole, keyed),
+                    tuple(columns.names),
+                    pa.schema([*columns, *stamps]).empty_table(),
+                )
+            )
+    except BaseException:
+        for index in opened:
+            index.close()
+        raise
+    return made
+
+
+def _evaluate(host: SparkHost, keyed: KeyedStage, tables: Mapping[str, pa.Table]) -> pa.Table:
+    return evaluate_keys(host, keyed.text, tables, keyed.schema)

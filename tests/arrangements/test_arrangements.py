@@ -1,0 +1,283 @@
+"""What a server's arrangements promise: shared, kept for the next process, given up, refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from arranged import KEY, ArrangedShard, counted, hashes_of
+
+from tidemill import caches, failpoints
+from tidemill.arrangements import (
+    ArrangementFacts,
+    ArrangementLost,
+    Arrangements,
+    ArrangementsOf,
+    DiskFull,
+    Filling,
+    contents,
+    key_hash,
+    store,
+)
+from tidemill.query.multiset import NegativeMultiplicity, SourceError
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> ArrangedShard:
+    found = ArrangedShard(f"{tmp_path}/data")
+    found.append([((1, "a"), 1, 1), ((1, "a"), 2, 1), ((2, "b"), 2, 1)], 5)
+    return found
+
+
+def arrangements_in(folder: Path, name: str = "cache") -> Arrangements:
+    return Arrangements(f"{folder}/{name}", background=False)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_next_process_goes_on_where_the_last_one_was(source: ArrangedShard, tmp_path: Path) -> None:
+    first = arrangements_in(tmp_path)
+    source.open(first, 5)
+    source.append([((1, "c"), 7, 1)], 9)
+    # (Killed: nothing is closed.)
+    source.forget_holds()
+    second, filling = arrangements_in(tmp_path), Filling()
+    second.hold(source.shard)
+    # The view has let go of what is before its own time.
+    assert source.shard.downgrade_since(8) == 4
+    found = source.open(second, 9, filling)
+    assert filling.known == 0, "it was built again"
+    assert counted(found.lookup(hashes_of([1]), 9)) == Counter({(1, "a"): 2, (1, "c"): 1})
+    # What is on disk follows the readers, and the history that is held follows that.
+    second.tend(keep=True)
+    assert found.kept == 9
+    assert source.shard.downgrade_since(8) == 8
+
+
+def test_without_its_history_it_is_built_again(source: ArrangedShard, tmp_path: Path) -> None:
+    source.open(arrangements_in(tmp_path), 5)
+    source.append([((1, "a"), 7, -1)], 9)
+    source.forget_holds()
+    second, filling = arrangements_in(tmp_path), Filling()
+    source.shard.downgrade_since(8)
+    found = source.open(second, 9, filling)
+    assert filling.known == filling.read == 4
+    assert counted(found.lookup(hashes_of([1]), 9)) == Counter({(1, "a"): 1})
+    assert len([path for path in files(tmp_path / "cache") if path.name == "manifest"]) == 1
+
+
+def test_one_that_is_ahead_of_its_reader_goes_back(source: ArrangedShard, tmp_path: Path) -> None:
+    """A view that was killed stands before what it had read, and another may be far behind."""
+    first = arrangements_in(tmp_path)
+    reader = source.open(first, 5)
+    source.append([((1, "c"), 7, 1), ((1, "a"), 8, -1), ((3, "d"), 8, 1)], 20)
+    source.bring(reader, 5, 20)
+    reader.compact(20)
+    first.tend(keep=True)
+    assert reader.kept == 20
+    source.forget_holds()
+    second, filling = arrangements_in(tmp_path), Filling()
+    found = source.open(second, 8, filling)
+    assert filling.known == 0, "it was built again"
+    assert counted(found.lookup(hashes_of([1, 3]), 8)) == Counter({(1, "a"): 2, (1, "c"): 1})
+    source.bring(found, 8, 20)
+    assert counted(found.lookup(hashes_of([1, 3]), 20)) == Counter({(1, "a"): 1, (1, "c"): 1, (3, "d"): 1})
+    # While it is used, too; and the history is held from there on.
+    found.compact(20)
+    second.tend(keep=True)
+    other = source.open(second, 6, filling)
+    assert filling.known == 0
+    assert counted(other.lookup(hashes_of([1]), 7)) == Counter({(1, "a"): 2})
+    assert counted(found.lookup(hashes_of([1]), 20)) == Counter({(1, "a"): 1, (1, "c"): 1})
+    assert source.shard.downgrade_since(19) == 5
+    other.compact(20)
+    second.tend(keep=True)
+    assert source.shard.downgrade_since(19) == 19
+
+
+@pytest.mark.parametrize("what", ["manifest", "*.run"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+def test_damaged_files_are_not_used(source: ArrangedShard, tmp_path: Path, what: str, how: str) -> None:
+    source.open(arrangements_in(tmp_path), 5)
+    source.forget_holds()
+    (path,) = (tmp_path / "cache").rglob(what)
+    data = path.read_bytes()
+    path.unlink()
+    if how != "gone":
+        # A flipped bit of a row's values, behind the hash and the validity.
+        at = data.index(b"aa") if what == "*.run" else len(data) // 2
+        flipped = data[:at] + bytes([data[at] ^ 2]) + data[at + 1 :]
+        path.write_bytes(data[: len(data) // 2] if how == "cut" else flipped)
+    filling = Filling()
+    found = source.open(arrangements_in(tmp_path), 5, filling)
+    assert filling.read == 3
+    assert counted(found.lookup(hashes_of([1, 2]), 5)) == Counter({(1, "a"): 2, (2, "b"): 1})
+
+
+def test_the_switch_of_caches(source: ArrangedShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "ENABLED", False)
+    arrangements = arrangements_in(tmp_path)
+    source.open(arrangements, 5)
+    filling = Filling()
+    source.open(arrangements, 5, filling)
+    assert filling.read == 3
+    arrangements_in(tmp_path)
+    assert not files(tmp_path / "cache")
+
+
+def test_what_nobody_reads_goes(
+    source: ArrangedShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrangements = arrangements_in(tmp_path)
+    reader = source.open(arrangements, 5)
+    reader.close()
+    # One that is opened again soon does not pay for it.
+    filling = Filling()
+    reader = source.open(arrangements, 5, filling)
+    assert filling.known == 0
+    reader.close()
+    arrangements.forget([source.shard.id])
+    arrangements.tend()
+    assert not files(tmp_path / "cache")
+    assert source.shard.downgrade_since(4) == 4
+    # Of a collection that was dropped nothing stays; of others not for long.
+    source.open(arrangements, 5).close()
+    arrangements.tend()
+    assert not files(tmp_path / "cache")
+    monkeypatch.setattr(store, "IDLE_SECONDS", 0.0)
+    other = arrangements_in(tmp_path, "other")
+    source.open(other, 5).close()
+    other.tend()
+    assert not files(tmp_path / "other")
+    # What an earlier process has left, and nobody opens.
+    source.open(arrangements_in(tmp_path, "other"), 5)
+    monkeypatch.setattr(store, "UNUSED_SECONDS", 0.0)
+    arrangements_in(tmp_path, "other").tend()
+    assert not files(tmp_path / "other")
+
+
+def test_a_slow_reader_is_cut_off(
+    source: ArrangedShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "TAIL_BYTES", 2000)
+    arrangements = arrangements_in(tmp_path)
+    slow, fast = source.open(arrangements, 5), source.open(arrangements, 5)
+    for at in range(5, 12):
+        source.append([((n, "x" * 50), at, 1) for n in range(5)], at + 1)
+        source.bring(fast, at, at + 1)
+        fast.compact(at + 1)
+    assert len(counted(fast.lookup(hashes_of(range(5)), 12))) == 7
+    with pytest.raises(ArrangementLost):
+        slow.lookup(hashes_of([1]), 5)
+    # Opened again, it has its time again.
+    slow.close()
+    again = source.open(arrangements, 5)
+    assert counted(again.lookup(hashes_of([1]), 5)) == Counter({(1, "a"): 2})
+
+
+def test_errors_of_the_collection(source: ArrangedShard, tmp_path: Path) -> None:
+    shard, arrangements = source.shard, arrangements_in(tmp_path)
+    schema = shard.schema
+
+    def put(k: int | None, diff: int, error: str | None, at: int) -> None:
+        values = [[k], [None], [at], [diff], [error]]
+        table = pa.table([pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema)
+        shard.compare_and_append([shard.write_part(table, job="t")], shard.upper, at + 1)
+
+    put(None, 1, "broken", 5)
+    with pytest.raises(SourceError, match="broken"):
+        source.open(arrangements, 6)
+    put(None, -1, "broken", 6)
+    assert counted(source.open(arrangements, 7).lookup(hashes_of([1]), 7)) == Counter({(1, "a"): 2})
+    put(7, -1, None, 7)
+    shared = arrangements_in(tmp_path, "other")
+    with pytest.raises(NegativeMultiplicity):
+        source.open(shared, 8)
+    assert not files(tmp_path / "other")
+
+
+def test_a_full_disk(source: ArrangedShard, tmp_path: Path) -> None:
+    arrangements = arrangements_in(tmp_path)
+    failpoints.arm("runs.run_written=enospc")
+    try:
+        with pytest.raises(DiskFull) as refused:
+            source.open(arrangements, 5)
+    finally:
+        failpoints.arm("")
+    assert refused.value.sqlstate == "53100" and str(tmp_path) in (refused.value.detail or "")
+    assert not files(tmp_path / "cache")
+    assert counted(source.open(arrangements, 5).lookup(hashes_of([2]), 5)) == Counter({(2, "b"): 1})
+
+
+def test_what_is_shown(source: ArrangedShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrangements = arrangements_in(tmp_path)
+    seen: list[list[ArrangementFacts]] = []
+    hashed = key_hash
+
+    def looked(rows: pa.Table, key: list[str]) -> np.ndarray:
+        seen.append(arrangements.listed())
+        return hashed(rows, key)
+
+    monkeypatch.setattr("tidemill.arrangements.fill.key_hash", looked)
+    view = ArrangementsOf(arrangements, "u1").open(source.shard, source.shard.snapshot, ["k", "v"], KEY, 5)
+    ((building,),) = seen
+    assert (building.reader, building.upper, building.read, building.known) == ("u1", None, 3, 3)
+    other = source.open(arrangements, 5)
+    assert [(f.reader, f.collections, f.key, f.rows, f.upper) for f in arrangements.listed()] == [
+        ("u1", (source.shard.id,), ("k",), 3, 5),
+        ("", (source.shard.id,), ("k",), 3, 5),
+    ]
+    view.close()
+    other.close()
+    assert not arrangements.listed()
+
+
+def test_a_private_one_tells_from_where_on_it_needs_changes(source: ArrangedShard, tmp_path: Path) -> None:
+    rows = pa.table({"k": [1, 2], "v": ["x", "y"], "mz_diff": [1, 3]}).cast(
+        pa.schema([*SCHEMA, ("mz_diff", pa.int64())])
+    )
+    asked: list[int] = []
+
+    def fill() -> list[tuple[pa.Table, np.ndarray]]:
+        asked.append(1)
+        return [(rows, key_hash(rows, KEY))]
+
+    first = arrangements_in(tmp_path)
+    first.private("stage 1", SCHEMA, 5, fill, [source.shard])
+    source.forget_holds()
+    second = arrangements_in(tmp_path)
+    late = second.private("stage 1", SCHEMA, 9, fill, [source.shard], earliest=3)
+    assert (late.upper, late.since, len(asked)) == (5, 5, 1)
+    assert source.shard.downgrade_since(4) == 4, "the inputs are held for it"
+    change = pa.table({"k": [2], "v": ["y"], "mz_timestamp": [6], "mz_diff": [-1]})
+    late.append(change, key_hash(change, KEY), 9)
+    assert counted(late.lookup(hashes_of([1, 2]), 9)) == Counter({(1, "x"): 1, (2, "y"): 2})
+    # Without that permission it stands at the time that was asked for.
+    other = second.private("stage 2", SCHEMA, 9, fill, [source.shard])
+    assert (other.upper, len(asked)) == (9, 2)
+    # What does not say what it is computed from is never taken for something else.
+    for _ in range(2):
+        second.private("stage 3", SCHEMA, 9, fill)
+    arrangements_in(tmp_path).private("stage 3", SCHEMA, 9, fill)
+    assert len(asked) == 5
+
+
+def test_readers_of_the_same_share_one(tmp_path: Path) -> None:
+    source, arrangements = ArrangedShard(f"{tmp_path}/data"), arrangements_in(tmp_path)
+    source.append([((1, "a"), 1, 1)], 5)
+    first, second = source.open(arrangements, 5), source.open(arrangements, 5)
+    source.append([((1, "b"), 5, 1)], 6)
+    source.bring(first, 5, 6)
+    # What one has brought is there for all, once.
+    assert second.upper == 6
+    source.bring(second, 5, 6)
+    assert counted(second.lookup(hashes_of([1]), 6)) == Counter({(1, "a"): 1, (1, "b"): 1})
+    assert counted(second.lookup(hashes_of([1]), 5)) == Counter({(1, "a"): 1})
+    arrangements.close()
