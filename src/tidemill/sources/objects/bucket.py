@@ -46,11 +46,11 @@ def open_bucket(bucket: str, options: Options) -> S3Store:
     keys = key_source(options)
     if keys is not None:
         keys.keys()
-    return _opened(bucket, options)
+    return kept_bucket(bucket, options)
 
 
 @lru_cache(maxsize=_MAX_OPENED)
-def _opened(bucket: str, options: Options) -> S3Store:
+def kept_bucket(bucket: str, options: Options) -> S3Store:
     given = dict(options)
     endpoint = given.get("endpoint") or f"https://s3.{given['region']}.amazonaws.com"
     config: dict[str, Any] = {"endpoint": endpoint, "region": given["region"]}
