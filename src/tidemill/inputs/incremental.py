@@ -263,6 +263,9 @@ class _NoIndex:
     def lookup(self, hashes: np.ndarray, before: int) -> pa.Table:
         raise NotImplementedError
 
+    def count(self, hashes: np.ndarray) -> int:
+        raise NotImplementedError
+
     def append(self, updates: pa.Table, hashes: np.ndarray, upper: int) -> None:
         raise NotImplementedError
 
