@@ -33,6 +33,7 @@ NAMES = (
     "decode",
     "client",
     "console",
+    "subscriptions",
 )
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
 # third some twenty minutes, the fourth is about memory alone, `views` takes an hour, the others ten minutes;
@@ -45,8 +46,9 @@ POSTGRES = "postgres"
 OBJECTS = "objects"
 KINESIS = "kinesis"
 VIEWS = "views"
-BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES, OBJECTS, KINESIS, VIEWS)
-IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, OBJECTS, CDCV2, PG, VIEWS)
+SINKS = "sinks"
+BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES, OBJECTS, KINESIS, VIEWS, SINKS)
+IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, OBJECTS, CDCV2, PG, VIEWS, SINKS)
 # Where the numbers of rows can be chosen.
 IN_SIZES = (VIEWS,)
 # How long a load takes, where that can be chosen.

@@ -18,6 +18,7 @@ from tidemill.cdcv2.avro import AvroCodec
 from tidemill.cdcv2.untyped import avro_file, from_json
 from tidemill.persist.blob import open_blobs
 from tidemill.persist.shard import Shard
+from tidemill.sinks.cdcv2_writer import Cdcv2Writer
 from tidemill.sinks.definition import FILES, Definition, codec_of
 from tidemill.sinks.files_target import FilesTarget
 from tidemill.sinks.machine import SinkMachine
@@ -139,7 +140,9 @@ class World:
     ) -> SinkMachine:
         definition = Definition(FILES, form, share=share)
         sink = self.sink(as_of, snapshot=snapshot)
-        return SinkMachine(sink, definition, ShardFeed(self.shard), target, Written())
+        feed = ShardFeed(self.shard)
+        writer = Cdcv2Writer(codec_of(sink, definition), share, feed.names, target, Written())
+        return SinkMachine(sink, feed, writer)
 
     def expected(self, as_of: int, upper: int, *, snapshot: bool = True) -> Counter[tuple[Row, int]]:
         """(row, time) -> diff, as a stream that begins at `as_of` has it."""

@@ -18,7 +18,8 @@ from tidemill.cdcv2 import Message, Progress
 from tidemill.cdcv2.untyped import from_json
 from tidemill.errors import InvalidValue
 from tidemill.sinks import kafka_target, kafka_topic
-from tidemill.sinks.definition import KAFKA, Definition
+from tidemill.sinks.cdcv2_writer import Cdcv2Writer
+from tidemill.sinks.definition import KAFKA, Definition, codec_of
 from tidemill.sinks.kafka_target import KafkaTarget
 from tidemill.sinks.kafka_topic import last_upper, make_topic, place_of
 from tidemill.sinks.machine import SinkMachine
@@ -53,7 +54,9 @@ def sink(world: World, kafka: Kafka, topic: str, share: tuple[int, int] = (0, 1)
     made: list[SinkMachine] = []
     target = Eager(reached(kafka), topic, share, Written(), lambda: made[0].check())
     definition = Definition(KAFKA, "json", topic=topic, share=share)
-    made.append(SinkMachine(world.sink(4), definition, ShardFeed(world.shard), target, Written()))
+    item, feed = world.sink(4), ShardFeed(world.shard)
+    writer = Cdcv2Writer(codec_of(item, definition), share, feed.names, target, Written())
+    made.append(SinkMachine(item, feed, writer))
     return made[0]
 
 

@@ -9,10 +9,12 @@ from tidemill import stepping
 from tidemill.engine.relations.system import SYSTEM_RELATIONS
 from tidemill.engine.serve.sink_metrics import SinksCollector
 from tidemill.ingest.status import RunState
-from tidemill.sinks import files_target, kafka_target
+from tidemill.sinks import files_target, kafka_target, kafka_transactions, known_keys
+from tidemill.sinks.kafka_progress import progress_topic
 from tidemill.sql.parser import sinks as grammar
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sql" / "create-sink.md").read_text()
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "sql"
+PAGE, ROWS = ((DOCS / name).read_text() for name in ("create-sink.md", "create-sink-rows.md"))
 
 
 def section(title: str) -> str:
@@ -51,3 +53,11 @@ def test_numbers_and_words_are_those_of_the_code() -> None:
     assert kafka_target.KafkaTarget.pace.idle_seconds == 1.0
     for words in grammar._WITH:  # pyright: ignore[reportPrivateUsage]
         assert f"| `{' '.join(words).upper()}" in section("Options")
+
+
+def test_numbers_and_words_of_keyed_sinks_are_those_of_the_code() -> None:
+    assert f"`{kafka_transactions.TIME_HEADER}`" in ROWS and f"`{progress_topic('<topic>')}`" in ROWS
+    assert f"at most {known_keys.MAX_KEYS // 10**6} million keys" in ROWS
+    assert f"within {kafka_transactions.TRANSACTION_SECONDS // 60} minutes" in ROWS
+    assert f"transactions of {kafka_transactions.TRANSACTION_SECONDS} seconds" in ROWS
+    assert f"more than {known_keys.MAX_KEYS} keys" in ROWS

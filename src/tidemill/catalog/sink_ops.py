@@ -6,6 +6,7 @@ applies to, so two concurrent creations agree.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from tidemill.catalog.items import Connection, ItemId, Sink
@@ -61,8 +62,10 @@ def apply(draft: SourceDraft, op: CreateSinkOp) -> None:
 
 
 def _check_same(op: CreateSinkOp, beside: Sink) -> None:
-    """Both must write one and the same history."""
-    if beside.relation != op.relation:
+    """Both must write one and the same history, as CDCv2: a topic of keyed rows has one writer."""
+    if {_envelope(op.definition), _envelope(beside.definition)} != {"materialize"}:
+        differs = "A topic with ENVELOPE UPSERT or DEBEZIUM has one writer."
+    elif beside.relation != op.relation:
         differs = "It writes another relation."
     elif beside.desc != op.desc:
         differs = "It writes other columns: the relation was altered since it was made."
@@ -78,3 +81,7 @@ def _check_same(op: CreateSinkOp, beside: Sink) -> None:
         hint="Choose another topic or folder.",
         sqlstate="42710",
     )
+
+
+def _envelope(definition: str) -> str:
+    return json.loads(definition).get("envelope", "materialize")

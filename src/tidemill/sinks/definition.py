@@ -17,7 +17,7 @@ from tidemill.types.arrow import arrow_schema
 
 KAFKA, FILES = "kafka", "files"
 AVRO, JSON = "avro", "json"
-MATERIALIZE = "materialize"
+MATERIALIZE, UPSERT, DEBEZIUM = "materialize", "upsert", "debezium"
 
 # A single writer: it writes all updates.
 WHOLE = (0, 1)
@@ -30,7 +30,6 @@ class Definition:
     # KAFKA with `topic`, FILES with `path` (below the configured folder).
     kind: str
     format: str
-    # The envelope; only one exists so far.
     envelope: str = MATERIALIZE
     topic: str | None = None
     path: str | None = None
@@ -40,6 +39,12 @@ class Definition:
     share: tuple[int, int] = WHOLE
     connection: ItemId | None = None
     registry: ItemId | None = None
+    # With another envelope than MATERIALIZE: the key's columns, the id of its schema, the topic with the
+    # progress, and the names of the relation (database, schema, name) for those who read the messages.
+    key: tuple[str, ...] = ()
+    key_schema_id: int | None = None
+    progress_topic: str | None = None
+    origin: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
@@ -53,8 +58,9 @@ class Definition:
     @staticmethod
     def of(sink: Sink) -> Definition:
         body: dict[str, Any] = json.loads(sink.definition)
-        number, writers = body.pop("share")
-        return Definition(**body, share=(number, writers))
+        for name in ("share", "key", "origin"):
+            body[name] = tuple(body.get(name, ()))
+        return Definition(**body)
 
 
 def codec_of(sink: Sink, definition: Definition) -> Codec:

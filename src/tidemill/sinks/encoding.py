@@ -32,15 +32,20 @@ def update_columns(table: pa.Table, names: Sequence[str], schema: pa.Schema) -> 
         part = table.slice(first, ROWS_AT_ONCE)
         columns = [contiguous(part.column(name)) for name in names]
         times, diffs = (np.asarray(part.column(c).to_numpy()) for c in (TIME_COLUMN, DIFF_COLUMN))
-        for column, field in zip(columns, schema, strict=True):
-            if column.null_count and not field.nullable:
-                raise SinkError(
-                    f'column "{field.name}" has null values, and the stream says that it never has',
-                    detail="It was NOT NULL when the sink was made.",
-                    hint="DROP the sink, and CREATE it anew into another place.",
-                )
+        check_nulls(columns, schema)
         data = pa.RecordBatch.from_arrays(columns, schema=schema)
         yield UpdateColumns(data, times.astype(np.int64, copy=False), diffs.astype(np.int64, copy=False))
+
+
+def check_nulls(columns: Sequence[pa.Array | pa.ChunkedArray], schema: pa.Schema) -> None:
+    """Raises SinkError."""
+    for column, field in zip(columns, schema, strict=True):
+        if column.null_count and not field.nullable:
+            raise SinkError(
+                f'column "{field.name}" has null values, and the stream says that it never has',
+                detail="It was NOT NULL when the sink was made.",
+                hint="DROP the sink, and CREATE it anew into another place.",
+            )
 
 
 def encoded(codec: Codec, updates: UpdateColumns) -> Iterator[bytes]:

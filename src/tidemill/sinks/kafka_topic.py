@@ -39,12 +39,14 @@ _FORBIDDEN = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZ
 @dataclass(frozen=True, slots=True)
 class TopicPlace:
     """The first offset of the partition with the statements, and its end; the number of partitions; whether
-    no partition has a record."""
+    no partition has a record; what distinguishes the topic from a later one with its name (None if the
+    brokers are too old)."""
 
     low: int
     high: int
     partitions: int
     empty: bool
+    topic_id: str | None
 
 
 def statement_key(share: tuple[int, int], upper: int) -> bytes:
@@ -64,22 +66,27 @@ def read_key(key: bytes) -> tuple[tuple[int, int], int] | None:
 def place_of(connection: Mapping[str, Any], topic: str, seconds: float = LOOK_SECONDS) -> TopicPlace:
     """Raises NoTopic, Unreachable."""
     admin = Admin(connection)
-    partitions = admin.identity(topic, seconds).partitions
+    identity = admin.identity(topic, seconds)
+    partitions = identity.partitions
     low = admin.starts(topic, partitions, seconds)
     high = admin.ends(topic, partitions, seconds)
     empty = all(low[p] == high[p] for p in partitions)
-    return TopicPlace(low[STATEMENTS], high[STATEMENTS], len(partitions), empty)
+    return TopicPlace(low[STATEMENTS], high[STATEMENTS], len(partitions), empty, identity.topic_id)
 
 
 def make_topic(
-    connection: Mapping[str, Any], topic: str, partitions: int | None, replicas: int | None
+    connection: Mapping[str, Any],
+    topic: str,
+    partitions: int | None,
+    replicas: int | None,
+    config: Mapping[str, str] = TOPIC_CONFIG,
 ) -> TopicPlace:
-    """The topic, created if it does not exist. Raises UpstreamError, and InvalidValue if it exists with
-    another number of partitions."""
+    """The topic, created with these settings if it does not exist. Raises UpstreamError, and InvalidValue if
+    it exists with another number of partitions."""
     try:
         found = place_of(connection, topic, CREATE_SECONDS)
     except NoTopic:
-        _create(connection, topic, partitions, replicas)
+        _create(connection, topic, partitions, replicas, config)
         return place_of(connection, topic, CREATE_SECONDS)
     if partitions not in (None, found.partitions):
         raise InvalidValue(
@@ -91,12 +98,18 @@ def make_topic(
     return found
 
 
-def _create(connection: Mapping[str, Any], topic: str, partitions: int | None, replicas: int | None) -> None:
+def _create(
+    connection: Mapping[str, Any],
+    topic: str,
+    partitions: int | None,
+    replicas: int | None,
+    config: Mapping[str, str],
+) -> None:
     complaints = Complaints()
     settings: dict[str, Any] = {**configuration(connection), "error_cb": complaints}
     client = AdminClient(settings)
     # -1: the broker's default.
-    new = NewTopic(topic, partitions or -1, replicas or -1, config=dict(TOPIC_CONFIG))
+    new = NewTopic(topic, partitions or -1, replicas or -1, config=dict(config))
     future = client.create_topics([new], request_timeout=CREATE_SECONDS)[topic]
     try:
         future.result(CREATE_SECONDS + 1)

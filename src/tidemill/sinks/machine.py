@@ -1,34 +1,32 @@
-"""Sink machine: continuously writes one collection to its target.
+"""Sink machine: continuously writes one collection through its writer.
 
 The only state is in the target: its last durable statement shows up to which time the stream is complete, and
-the next process resumes there. Messages sent after that statement are sent again. They contain the same
-updates, because a collection is definite, and readers drop them. Nothing is stored here, so nothing can
-disagree with the target.
+the next process resumes there. What was sent after that statement is sent again: the same updates, because a
+collection is definite. Nothing is stored here, so nothing can disagree with the target.
 
-The order of a round: updates, their acknowledgement, the statement that counts them, its acknowledgement.
-Only then is the history released that a restart would need (`Shard.hold`). Not thread-safe except for
-`frontier`, `holding` and `cancel`: the caller steps each sink from one thread at a time.
+The order of a round: updates, then the statement that they are complete up to a time, which is durable not
+before them (`writer`). Only then is the history released that a restart would need (`Shard.hold`). Not
+thread-safe except for `frontier`, `holding` and `cancel`: the caller steps each sink from one thread at a
+time.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill import failpoints
 from tidemill.catalog.items import Sink
-from tidemill.cdcv2.writer import Writer
 from tidemill.errors import QueryCanceled
 from tidemill.persist.holds import Hold
 from tidemill.persist.snapshot import InvalidAsOf
-from tidemill.sinks.definition import Definition, codec_of
-from tidemill.sinks.encoding import encoded, update_columns
 from tidemill.sinks.feed import SinkFeed
-from tidemill.sinks.target import SinkError, TargetWriter, Written
+from tidemill.sinks.target import SinkError
+from tidemill.sinks.writer import EndsAt, SinkWriter
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.time.shown import show_time
@@ -36,9 +34,6 @@ from tidemill.types.arrow import TIME_COLUMN, error_parts
 
 FP_SNAPSHOT = failpoints.register(
     "sink.snapshot_sent", "a part of a sink's snapshot is sent, none is counted"
-)
-FP_SETTLED = failpoints.register(
-    "sink.settled", "a sink's updates are acknowledged, no statement counts them"
 )
 FP_STATED = failpoints.register("sink.stated", "a sink's statement is durable, nobody knows yet")
 
@@ -51,22 +46,18 @@ MAX_COUNTS = 10_000
 
 
 class SinkMachine:
-    def __init__(
-        self, item: Sink, definition: Definition, feed: SinkFeed, target: TargetWriter, written: Written
-    ) -> None:
+    def __init__(self, item: Sink, feed: SinkFeed, writer: SinkWriter) -> None:
         self.item = item
         self._feed = feed
-        self._target = target
-        self._written = written
-        self._codec = codec_of(item, definition)
-        self._share = None if definition.share[1] == 1 else definition.share
-        # The current round, and the follower that reads its updates; None before the target was read.
-        self._writer: Writer | None = None
+        self._writer = writer
+        # Reads the updates of the current round; None before the target was read.
         self._follower: Follower | None = None
         # The hold for the history that the next process would need.
         self._hold: Hold | None = None
-        # Everything before it is durable at the target, and counted; 0 while it is unknown.
+        # Everything before it is durable at the target; 0 while it is unknown.
         self.frontier = 0
+        # The upper of the last statement.
+        self._durable = 0
         # Everything before it was read from the collection.
         self._told = 0
         self._dirty = False
@@ -112,7 +103,7 @@ class SinkMachine:
         complete = self._feed.complete()
         if not complete:
             return None
-        reached = self._target.resume()
+        reached = self._writer.resume()
         if reached is None:
             at = max(self.item.as_of, self._feed.shard.since)
             if complete <= at:
@@ -122,12 +113,14 @@ class SinkMachine:
         else:
             at, lower = reached - 1, reached
             self._keep(at)
-        self._writer = Writer(self._codec.schema, [lower], share=self._share)
-        self._stated, self._dirty = time.monotonic(), False
+        self._writer.begin(lower)
+        self._stated, self._dirty, self._durable = time.monotonic(), False, lower
         if reached is None and self.item.snapshot:
-            self._write_snapshot(at)
+            self._read_snapshot(at, self._write_initial)
             self._state(at + 1)
-        self.frontier = self._told = at + 1
+        elif self._writer.recalls:
+            self._read_snapshot(at, self._writer.recall)
+        self.frontier = self._told = self._durable = at + 1
         self._follower = self._feed.follow(at + 1)
         return self._follower
 
@@ -147,15 +140,18 @@ class SinkMachine:
         if before is not None:
             before.release()
 
-    def _write_snapshot(self, at: int) -> None:
+    def _read_snapshot(self, at: int, take: Callable[[pa.Table], None]) -> None:
         pieces = self._feed.snapshot(at)
         try:
             for piece in pieces:
                 self.check()
-                self._send(piece)
-                failpoints.hit(FP_SNAPSHOT)
+                take(piece)
         finally:
             pieces.close()
+
+    def _write_initial(self, piece: pa.Table) -> None:
+        self._writer.send(piece, initial=True)
+        failpoints.hit(FP_SNAPSHOT)
 
     def _go_on(self, follower: Follower) -> bool:
         began, size, more = time.monotonic(), 0, False
@@ -169,9 +165,11 @@ class SinkMachine:
                 more = True
                 break
         since = time.monotonic() - self._stated
-        pace = self._target.pace
-        if since >= (pace.round_seconds if self._dirty else pace.idle_seconds) and self._told > self.frontier:
+        pace = self._writer.pace
+        if since >= (pace.round_seconds if self._dirty else pace.idle_seconds) and self._told > self._durable:
             self._state(self._told)
+        elif self._writer.silent and not self._dirty:
+            self.frontier = self._told
         return more
 
     def _take(self, changes: CollectionChanges) -> None:
@@ -179,16 +177,18 @@ class SinkMachine:
         between."""
         for piece, upper in _by_times(changes.updates, changes.upper):
             if piece.num_rows:
-                self._send(piece)
+                try:
+                    self._writer.send(piece, initial=False)
+                except EndsAt as e:
+                    self._end(e.at)
+                    raise e.error from None
                 self._dirty = True
             self._told = upper
             if upper < changes.upper:
                 self._state(upper)
         if changes.error is not None:
             at, text = changes.error
-            self._told = at
-            if at > self.frontier:
-                self._state(at)
+            self._end(at)
             primary, detail = error_parts(text)
             raise SinkError(
                 f"the relation has an error from {at} on: {primary}",
@@ -197,42 +197,26 @@ class SinkMachine:
                 "another place.",
             )
 
-    # -- writing
-
-    def _round(self) -> Writer:
-        assert self._writer is not None
-        return self._writer
-
-    def _send(self, table: pa.Table) -> None:
-        writer = self._round()
-        for updates in update_columns(table, self._feed.names, self._codec.schema):
-            mine = writer.add(updates)
-            if mine is None:
-                continue
-            for message in encoded(self._codec, mine):
-                self._target.send(message)
-            self._written.updates += len(mine)
-            writer.acknowledged()  # by the target, at the latest when it settles
+    def _end(self, at: int) -> None:
+        """States what was sent before the time from which on nothing can be written."""
+        self._told = at
+        if at > self._durable:
+            self._state(at)
 
     def _state(self, upper: int) -> None:
-        writer = self._round()
-        self._target.settle()
-        failpoints.hit(FP_SETTLED)
-        progress = writer.state([upper])
-        self._target.state(self._codec.encode_progress(progress), upper)
+        self._writer.state(upper)
         failpoints.hit(FP_STATED)
-        writer.stated()
-        self.frontier, self._dirty, self._stated = upper, False, time.monotonic()
+        self.frontier = self._durable = upper
+        self._dirty, self._stated = False, time.monotonic()
         if self._hold is not None:
             self._hold.advance(max(self._hold.at, upper - 1))
 
     def _let_go(self) -> None:
-        """Closes the follower and the target; the next step starts from the target. The hold stays."""
+        """Closes the follower and the writer; the next step starts from the target. The hold stays."""
         follower, self._follower = self._follower, None
         if follower is not None:
             follower.close()
-        self._writer = None
-        self._target.close()
+        self._writer.close()
 
     def take_over(self, other: SinkMachine) -> None:
         """Takes the hold of the other machine, which is then closed. Called before the first step."""

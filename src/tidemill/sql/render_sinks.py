@@ -10,10 +10,17 @@ def create_sink_sql(s: ast.CreateSink) -> str:
         f"CREATE SINK {'IF NOT EXISTS ' if s.if_not_exists else ''}{s.name}",
         f"IN CLUSTER {s.cluster}" if s.cluster else "",
         f"FROM {s.relation} INTO {s.target.to_sql()}",
+        _key(s.key),
         f"FORMAT {_format(s.format)} ENVELOPE {s.envelope}",
         _with(s),
     ]
     return " ".join(clause for clause in clauses if clause)
+
+
+def _key(key: ast.SinkKey | None) -> str:
+    if key is None:
+        return ""
+    return f"KEY ({', '.join(map(str, key.columns))}){' NOT ENFORCED' if key.not_enforced else ''}"
 
 
 def _format(form: ast.SinkFormat) -> str:

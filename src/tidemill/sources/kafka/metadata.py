@@ -123,8 +123,9 @@ class Admin:
         NoTopic, Unreachable."""
         return self._offsets(topic, partitions, OffsetSpec.for_timestamp(ms), seconds)
 
-    def compacted(self, topic: str, seconds: float) -> bool:
-        """Whether the brokers remove records whose key has later ones. False if the client may not ask."""
+    def settings(self, topic: str, seconds: float) -> dict[str, str] | None:
+        """The topic's settings, those that go without saying included. None if the client may not ask. Raises
+        NoTopic, Unreachable."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         self._complaints.clear()
         future = self._client.describe_configs([resource], request_timeout=seconds)[resource]
@@ -133,9 +134,14 @@ class Admin:
         except UpstreamError as error:
             cause = error.__cause__
             if isinstance(cause, KafkaException) and _error(cause).code() in _NOT_ALLOWED:
-                return False
+                return None
             raise
-        return "compact" in str(found["cleanup.policy"].value).split(",")
+        return {name: str(entry.value) for name, entry in found.items()}
+
+    def compacted(self, topic: str, seconds: float) -> bool:
+        """Whether the brokers remove records whose key has later ones. False if the client may not ask."""
+        found = self.settings(topic, seconds)
+        return found is not None and "compact" in found["cleanup.policy"].split(",")
 
     def topics(self, seconds: float) -> list[str]:
         """The names of all topics, up to a limit. Raises Unreachable."""

@@ -68,7 +68,7 @@ from tidemill.sql.ast.session import (
     ShowVariable,
     TransactionModes,
 )
-from tidemill.sql.ast.sinks import CreateSink, Share, SinkFormat, SinkTarget
+from tidemill.sql.ast.sinks import CreateSink, Share, SinkFormat, SinkKey, SinkTarget
 from tidemill.sql.ast.sources import (
     NO_CHOICE,
     AddSubsources,
@@ -100,6 +100,7 @@ from tidemill.sql.ast.subscriptions import (
     Acknowledge,
     CreateSubscription,
     FetchSubscription,
+    ReadSubscription,
     ResetSubscription,
 )
 from tidemill.sql.ast.tables import (
@@ -223,6 +224,7 @@ __all__ = [
     "ProtobufRegistry",
     "ProtobufSchema",
     "Query",
+    "ReadSubscription",
     "ReassignOwned",
     "Regex",
     "ReleaseSavepoint",
@@ -247,6 +249,7 @@ __all__ = [
     "ShowObjects",
     "ShowVariable",
     "SinkFormat",
+    "SinkKey",
     "SinkTarget",
     "SourceAction",
     "SourceOption",

@@ -42,9 +42,18 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkKey:
+    """KEY (column, ...) [NOT ENFORCED]."""
+
+    columns: tuple[Ident, ...]
+    not_enforced: bool = False
+    offset: int = offset_field()
+
+
+@dataclass(frozen=True, slots=True)
 class CreateSink(Statement):
-    """CREATE SINK [IF NOT EXISTS] name [IN CLUSTER c] FROM relation INTO target FORMAT f ENVELOPE e
-    [WITH (...)]."""
+    """CREATE SINK [IF NOT EXISTS] name [IN CLUSTER c] FROM relation INTO target [KEY (...)] FORMAT f
+    ENVELOPE e [WITH (...)]."""
 
     name: Name
     relation: Name
@@ -57,3 +66,4 @@ class CreateSink(Statement):
     as_of: int | None = None
     share: Share | None = None
     join: bool = False
+    key: SinkKey | None = None

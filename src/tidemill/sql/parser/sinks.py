@@ -6,15 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.errors import SyntaxError_, Unsupported
-from tidemill.sql.ast import CreateSink, Share, SinkFormat, Statement
+from tidemill.sql.ast import CreateSink, Share, SinkFormat, SinkKey, Statement
 from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.named_options import accept_fields, boolean
 from tidemill.sql.parser.sink_targets import sink_target
 from tidemill.sql.tokens import TokenKind
 
 _FORMATS_HINT = "The formats of a sink are AVRO and JSON."
-_ENVELOPES_HINT = "Write ENVELOPE MATERIALIZE: the whole history, as CDCv2 has it."
-_ENVELOPES_NOT_YET = ("upsert", "debezium")
+_ENVELOPES = ("MATERIALIZE", "UPSERT", "DEBEZIUM")
+_ENVELOPES_HINT = (
+    "Write ENVELOPE UPSERT or ENVELOPE DEBEZIUM with a KEY, or ENVELOPE MATERIALIZE: the whole history, as "
+    "CDCv2 has it."
+)
 
 
 def create_sink(cursor: TokenCursor) -> Statement:
@@ -26,15 +29,31 @@ def create_sink(cursor: TokenCursor) -> Statement:
     relation = cursor.name()
     cursor.expect("into")
     target = sink_target(cursor)
-    if cursor.peek_any("key", "headers", "not"):
+    key = _key(cursor)
+    if cursor.peek_any("headers"):
         raise cursor.unsupported(
-            f"{cursor.token.value.upper()} of a sink",
-            hint="It belongs to other envelopes: ENVELOPE MATERIALIZE tells rows by all of their columns.",
+            "HEADERS of a sink", hint="Each message has a header tidemill-timestamp: the time of the change."
         )
     cursor.expect("format")
     form = _format(cursor)
     envelope = _envelope(cursor)
-    return CreateSink(name, relation, target, form, envelope, if_not_exists, cluster, **_with_options(cursor))
+    more = _with_options(cursor)
+    return CreateSink(name, relation, target, form, envelope, if_not_exists, cluster, key=key, **more)
+
+
+# -- KEY
+
+
+def _key(cursor: TokenCursor) -> SinkKey | None:
+    offset = cursor.offset
+    if cursor.peek_words("key", "format"):
+        raise cursor.unsupported(
+            "KEY FORMAT of a sink", hint="Write one FORMAT: it is that of keys and values."
+        )
+    if not cursor.accept("key"):
+        return None
+    columns = cursor.idents_in_parentheses("Write KEY (column, ...).")
+    return SinkKey(columns, cursor.accept("not", "enforced"), offset)
 
 
 # -- FORMAT, ENVELOPE
@@ -64,15 +83,12 @@ def _envelope(cursor: TokenCursor) -> str:
         if cursor.token.kind is TokenKind.END or cursor.peek_any("with"):
             raise SyntaxError_("a sink needs ENVELOPE", hint=_ENVELOPES_HINT, position=cursor.offset + 1)
         raise cursor.error()
-    if cursor.accept("materialize"):
-        return "MATERIALIZE"
+    for name in _ENVELOPES:
+        if cursor.accept(name.lower()):
+            return name
     if cursor.token.kind is not TokenKind.WORD:
         raise cursor.error()
     name, position = cursor.token.value.upper(), cursor.offset + 1
-    if cursor.peek_any(*_ENVELOPES_NOT_YET):
-        raise Unsupported(
-            f"ENVELOPE {name} of a sink is not supported yet", hint=_ENVELOPES_HINT, position=position
-        )
     raise SyntaxError_(f"unknown envelope: {name}", hint=_ENVELOPES_HINT, position=position)
 
 

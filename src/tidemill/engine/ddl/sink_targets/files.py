@@ -6,14 +6,20 @@ import os
 from dataclasses import replace
 
 from tidemill.engine.ddl.sink_targets.place import check_files
-from tidemill.engine.ddl.sink_targets.request import SinkRequest
+from tidemill.engine.ddl.sink_targets.request import SinkRequest, refuse_key
 from tidemill.errors import TidemillError, Unsupported
 from tidemill.files_root import below_root
-from tidemill.sinks.definition import AVRO, FILES, Definition
+from tidemill.sinks.definition import AVRO, FILES, MATERIALIZE, Definition
 from tidemill.sql.parser.sink_targets.files import IntoFiles
 
 
 def describe_into_files(target: IntoFiles, request: SinkRequest) -> Definition:
+    if request.statement.envelope != MATERIALIZE.upper():
+        raise Unsupported(
+            f"ENVELOPE {request.statement.envelope} is not supported by a sink into files",
+            hint="Write ENVELOPE MATERIALIZE, or make the sink INTO KAFKA.",
+        )
+    refuse_key(request)
     form, said = request.format(), request.statement.format
     if form == AVRO and said.registry is not None:
         raise Unsupported(

@@ -1,4 +1,5 @@
-"""INTO KAFKA: a topic, created if it does not exist. Registers the schema."""
+"""INTO KAFKA with CDCv2: a topic, created if it does not exist. Registers the schema. `kafka_keyed` has the
+other envelopes."""
 
 from __future__ import annotations
 
@@ -7,21 +8,28 @@ from dataclasses import replace
 from tidemill.catalog.connections import KAFKA as KAFKA_CONNECTION
 from tidemill.catalog.connections import SCHEMA_REGISTRY
 from tidemill.catalog.items import ItemId
+from tidemill.engine.ddl.sink_targets.kafka_keyed import check_registry, describe_keyed
 from tidemill.engine.ddl.sink_targets.place import check_topic, topic_name
-from tidemill.engine.ddl.sink_targets.request import SinkRequest
-from tidemill.errors import SyntaxError_
-from tidemill.sinks.definition import AVRO, KAFKA, Definition
+from tidemill.engine.ddl.sink_targets.request import SinkRequest, refuse_key
+from tidemill.errors import InvalidValue
+from tidemill.sinks.definition import AVRO, KAFKA, MATERIALIZE, Definition
 from tidemill.sql.parser.sink_targets.kafka import IntoKafka
 
 
 def describe_into_kafka(target: IntoKafka, request: SinkRequest) -> Definition:
-    statement, form = request.statement, request.format()
-    if form == AVRO and statement.format.registry is None:
-        raise SyntaxError_(
-            "FORMAT AVRO of a Kafka sink needs a schema registry",
-            hint="Write FORMAT AVRO USING CONFLUENT SCHEMA REGISTRY CONNECTION name.",
-            position=statement.format.offset + 1,
+    if request.statement.envelope != MATERIALIZE.upper():
+        return describe_keyed(target, request)
+    refuse_key(request)
+    if target.progress_topic is not None:
+        raise InvalidValue(
+            "ENVELOPE MATERIALIZE has no PROGRESS TOPIC",
+            detail="The progress is in the topic itself.",
+            sqlstate="42601",
+            position=target.offset + 1,
         )
+    statement, form = request.statement, request.format()
+    if form == AVRO:
+        check_registry(request)
     found = Definition(KAFKA, form, share=request.share())
     topic = topic_name(target)
     connection = request.connection(target.connection, KAFKA_CONNECTION)
@@ -38,7 +46,11 @@ def describe_into_kafka(target: IntoKafka, request: SinkRequest) -> Definition:
     if statement.join:
         check()
     if registry is not None:
-        found = replace(found, registry=registry, schema_id=request.registered(registry, topic))
+        found = replace(
+            found,
+            registry=registry,
+            schema_id=request.registered(registry, f"{topic}-value", request.stream_schema()),
+        )
     if not statement.join:
         check()
     return found

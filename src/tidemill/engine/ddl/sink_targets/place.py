@@ -73,13 +73,7 @@ def topic_name(target: IntoKafka) -> str:
         raise SyntaxError_(
             "a Kafka sink needs the option TOPIC", hint="Write (TOPIC 'name').", position=target.offset + 1
         )
-    if not _TOPIC.fullmatch(target.topic) or target.topic in (".", ".."):
-        raise InvalidValue(
-            f'"{target.topic[:255]}" is no name of a topic',
-            hint="A topic's name has up to 249 letters, digits, dots, underscores and hyphens.",
-            sqlstate="22023",
-            position=target.offset + 1,
-        )
+    check_topic_name(target.topic, target.offset)
     for name, number in (
         ("PARTITION COUNT", target.partition_count),
         ("REPLICATION FACTOR", target.replication_factor),
@@ -87,6 +81,16 @@ def topic_name(target: IntoKafka) -> str:
         if number is not None and number < 1:
             raise InvalidValue(f"{name} cannot be {number}", hint="Give 1 or more.", sqlstate="22023")
     return target.topic
+
+
+def check_topic_name(name: str, offset: int) -> None:
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise InvalidValue(
+            f'"{name[:255]}" is no name of a topic',
+            hint="A topic's name has up to 249 letters, digits, dots, underscores and hyphens.",
+            sqlstate="22023",
+            position=offset + 1,
+        )
 
 
 def check_topic(

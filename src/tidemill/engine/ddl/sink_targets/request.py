@@ -19,7 +19,7 @@ from tidemill.engine.ddl.external import External
 from tidemill.engine.ddl.sink_targets.place import Beginning
 from tidemill.engine.ddl.upstreams.connection_check import asking
 from tidemill.engine.session.catalog_view import CatalogView
-from tidemill.errors import InvalidValue, TidemillError
+from tidemill.errors import InvalidValue, SyntaxError_, TidemillError
 from tidemill.inputs.collections import Collections
 from tidemill.sinks.definition import AVRO, JSON, WHOLE, Definition
 from tidemill.sinks.feed import Sinkable
@@ -110,12 +110,15 @@ class SinkRequest:
         codec = AvroCodec(schema) if form == AVRO else JsonCodec(schema)
         return Wished(form, codec, None if registry is None else Registry(self.reached(registry)))
 
-    def registered(self, registry: ItemId, topic: str) -> int:
-        """The schema id of the stream in the registry."""
-        schema = AvroCodec(arrow_schema(self.desc)).avro_schema
+    def stream_schema(self) -> str:
+        """The schema of a CDCv2 stream in Avro."""
+        return AvroCodec(arrow_schema(self.desc)).avro_schema
+
+    def registered(self, registry: ItemId, subject: str, schema: str) -> int:
+        """The id of the schema in the registry."""
         client = Registry(self.reached(registry))
         try:
-            return asking(lambda: client.register(f"{topic}-value", schema), avoidable=False)
+            return asking(lambda: client.register(subject, schema), avoidable=False)
         except TidemillError as e:
             e.position = self.statement.format.offset + 1
             raise
@@ -127,6 +130,17 @@ class SinkRequest:
     def connection(self, name: ast.Name, kind: str) -> ItemId:
         """The connection of that name."""
         return find_connection(self.view, name, kind).id
+
+
+def refuse_key(request: SinkRequest) -> None:
+    key = request.statement.key
+    if key is not None:
+        raise SyntaxError_(
+            "ENVELOPE MATERIALIZE has no KEY",
+            detail="It tells rows by all of their columns.",
+            hint="Leave KEY out, or write ENVELOPE UPSERT or ENVELOPE DEBEZIUM.",
+            position=key.offset + 1,
+        )
 
 
 def _check_names(desc: RelationDesc) -> None:

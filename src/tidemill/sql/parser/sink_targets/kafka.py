@@ -15,13 +15,14 @@ from tidemill.sql.parser.named_options import accept_fields
 
 @dataclass(frozen=True, slots=True)
 class IntoKafka(SinkTarget):
-    """INTO KAFKA CONNECTION k (TOPIC 't' [, PARTITION COUNT n, REPLICATION FACTOR n])."""
+    """INTO KAFKA CONNECTION k (TOPIC 't' [, PARTITION COUNT n, REPLICATION FACTOR n, PROGRESS TOPIC 'p'])."""
 
     WRITTEN: ClassVar[str] = "KAFKA CONNECTION name (TOPIC '...')"
     connection: Name
     topic: str | None = None
     partition_count: int | None = None  # for a new topic; None: the broker's default
     replication_factor: int | None = None  # likewise
+    progress_topic: str | None = None  # None: a name made of that of the topic
     offset: int = offset_field()
 
     def to_sql(self) -> str:
@@ -29,6 +30,7 @@ class IntoKafka(SinkTarget):
             "" if self.topic is None else f"TOPIC {quote_literal(self.topic)}",
             "" if self.partition_count is None else f"PARTITION COUNT {self.partition_count}",
             "" if self.replication_factor is None else f"REPLICATION FACTOR {self.replication_factor}",
+            "" if self.progress_topic is None else f"PROGRESS TOPIC {quote_literal(self.progress_topic)}",
         ]
         return f"KAFKA CONNECTION {self.connection} ({', '.join(o for o in options if o)})"
 
@@ -49,4 +51,5 @@ _READERS: dict[tuple[str, ...], Callable[[TokenCursor], object]] = {
     ("topic",): TokenCursor.string,
     ("partition", "count"): TokenCursor.integer,
     ("replication", "factor"): TokenCursor.integer,
+    ("progress", "topic"): TokenCursor.string,
 }
