@@ -151,9 +151,15 @@ def follower(
 
 
 def check(spark: SparkHost, query: str, seed: int) -> None:
-    dice = random.Random(f"{query} {seed}")
+    with pytest.MonkeyPatch.context() as patch:
+        # Whether what is at hand is evaluated at once, or span by span.
+        patch.setattr(key_local, "GATHER_SPANS", 1 if seed % 2 == 0 else 256)
+        compare(spark, query, random.Random(f"{query} {seed}"))
+
+
+def compare(spark: SparkHost, query: str, dice: random.Random) -> None:
     found = {name: history(dice, desc) for name, desc in DESCS.items()}
-    uppers = [*sorted(dice.sample(range(2, LAST + 1), dice.randint(0, 2))), LAST + 1]
+    uppers = [*sorted(dice.sample(range(2, LAST + 1), dice.randint(0, 3))), LAST + 1]
     bound = NAMES.bind(query)
     first = dice.choice([1, 1, 2])
     follow = follower(spark, bound, found, uppers, first)
