@@ -33,6 +33,7 @@ NAMES = (
     "decode",
     "client",
     "console",
+    "subscriptions",
 )
 # Only when they are asked for by name: one takes half an hour, another an hour and installs its peers, the
 # third some twenty minutes, the fourth is about memory alone, `views` takes an hour, the others ten minutes;

@@ -98,6 +98,7 @@ ITEMS: list[Item] = [
         True,
     ),
     Subscription("u1", "s", "u2", "SELECT 1", None, PLAIN, (), (), "envelope_upsert", ("a",), 9, False, 5, 6),
+    Subscription("u1", "s", "u2", "", None, PLAIN, (), (), "plain", (), 9, True, shares=2, share_key=("a",)),
     Secret("u1", "x", "u2", 12),
     Connection("u1", "c", "u2", "kafka", '{"broker":"b:9092"}'),
     Connection("u1", "c", "u2", "confluent-schema-registry", '{"p":{"secret":"u3"}}', ("u3",)),

@@ -14,7 +14,7 @@ import pytest
 from support.spark import SparkHost
 from support.upstream_postgres import UpstreamDatabase
 from tidemill.catalog.connection_ops import CreateConnectionOp
-from tidemill.catalog.source_ops import CreateSourceOp, CreateSourceTable
+from tidemill.catalog.source_ops import CreateSourceOp, NewSubsource
 from tidemill.catalog.store import Catalog
 from tidemill.ingest.service import Ingestion
 from tidemill.ingest.spark_runner import SparkRunner
@@ -27,7 +27,7 @@ from tidemill.types.arrow import DIFF_COLUMN
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 
-WAIT_SECONDS = 240.0
+WAIT_SECONDS = 120.0
 ROWS = 20_000
 # Tasks that wait for the table's lock. One that runs alone would never see the other.
 _WAITING = """
@@ -113,11 +113,10 @@ def test_several_tasks_read_a_table_at_once(
             progress_desc=GAUGE.progress_desc,
             interval_ms=1000,
             depends_on=(connection.id,),
+            subsources=(NewSubsource("t", table.name, table.desc, "none", table.spec()),),
         )
-        (source,) = (s for s in catalog.transact([source_op]).sources() if s.name == "s")
-        table_op = CreateSourceTable(schema, "t", source.id, table.name, table.desc, "none", table.spec())
-        state = catalog.transact([table_op])
-        (item,) = state.source_tables(source.id)
+        state = catalog.transact([source_op])
+        (item,) = (t for s in state.sources() if s.name == "s" for t in state.source_tables(s.id))
         assert ingestion.wait_readable(item, environment.oracle.read_ts(), WAIT_SECONDS), ingestion.report(
             item
         ).status

@@ -27,6 +27,7 @@ from tidemill.persist.environment import Environment
 from tidemill.sources.contract import UpstreamSource as Upstream
 from tidemill.sources.definition import Definition, open_source
 from tidemill.sources.generators.definition import normalise
+from tidemill.sources.offsets import Offsets
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
 WAIT_SECONDS = 180.0
@@ -256,6 +257,41 @@ def test_what_a_source_learns_is_known_to_whoever_opens_it_next(
     world.ingestion = Ingestion(world.environment, world.catalog, world.gate)
     world.check(table)
     assert opened == ["A"]
+
+
+def test_what_a_source_learns_is_known_if_it_is_opened_again_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table with an output of its own is made while the first look at the upstream is under way."""
+    opened: list[str | None] = []
+    looking, go_on = threading.Event(), threading.Event()
+
+    def open_(definition: Definition, files_root: str = "") -> Upstream:
+        known = definition.get("topic_id")
+        opened.append(known)
+        own = {k: v for k, v in definition.items() if k not in ("topic_id", "outputs")}
+        source = open_source(own, files_root)
+        if known is None:
+            source.learned = {"topic_id": "A"}
+            look = source.frontier
+
+            def slow(now: int) -> Offsets:
+                looking.set()
+                assert go_on.wait(WAIT_SECONDS)
+                return look(now)
+
+            monkeypatch.setattr(source, "frontier", slow)
+        return source
+
+    monkeypatch.setattr(service_module, "open_source", open_)
+    source = world.auction("house")
+    assert looking.wait(WAIT_SECONDS)
+    desc = next(o.desc for o in _AUCTION.outputs if o.name == "bids")
+    op = CreateSourceTable(world.schema, "t", source.id, "bids", desc, "none", {"name": "bids"})
+    world.catalog.transact([op])
+    go_on.set()
+    world.wait(lambda: len(opened) > 1)
+    assert opened == [None, "A"]
 
 
 def test_changes_of_a_source_at_work_keep_nobody_waiting(world: World) -> None:

@@ -139,8 +139,10 @@ class TabletSession:
             return tuple(Column(f"c{i}", t) for i, t in enumerate(params))
         return (Column("n", model.INT8),)
 
-    async def prepare_subscribe(self, request: api.SubscribeRequest) -> api.PreparedStatement:
-        raise Unsupported(f"there is nothing to subscribe to here: {request.query}")
+    async def prepare_subscribe(
+        self, request: api.SubscribeRequest | api.ConsumeRequest
+    ) -> api.PreparedStatement:
+        raise Unsupported(f"there is nothing to subscribe to here: {request}")
 
     async def execute(
         self,

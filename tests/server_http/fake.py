@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidemill.engine.api import (
     Bound,
     Complete,
+    ConsumeRequest,
     CopyIn,
     CopyOptions,
     CopyOut,
@@ -77,7 +78,8 @@ class FakeSession:
         self.calls.append(f"prepare {sql}")
         return PreparedStatement(sql, sql, (), None, sql)
 
-    async def prepare_subscribe(self, request: SubscribeRequest) -> PreparedStatement:
+    async def prepare_subscribe(self, request: SubscribeRequest | ConsumeRequest) -> PreparedStatement:
+        assert isinstance(request, SubscribeRequest)
         self._engine.requests.append(request)
         if request.query == "bad":
             raise SyntaxError_('syntax error at or near "bad"', position=1)

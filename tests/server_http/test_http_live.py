@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from support.sse import Event, EventReader
-from tidemill.engine.api import HistoryGone, SubscribeRequest
+from tidemill.engine.api import ConsumeRequest, HistoryGone, SubscribeRequest
 from tidemill.errors import Unavailable, UndefinedObject
 from tidemill.server.http import live, live_request, protocols, streams
 from tidemill.server.http.live_request import parse_live
@@ -104,7 +104,18 @@ def test_what_is_asked_for_is_what_the_engine_is_asked() -> None:
     assert (found.progress, found.database) == (True, "d")
     plain = parse_live([("query", "t")], "")
     assert plain.subscribe == SubscribeRequest("t", progress=True) and not plain.progress
-    assert parse_live([("query", "t"), ("key", "a")], None).subscribe.envelope == "upsert"
+    assert parse_live([("query", "t"), ("key", "a")], None).subscribe == SubscribeRequest(
+        "t", ("a",), "upsert", progress=True
+    )
+
+
+def test_a_durable_subscription() -> None:
+    asked = [("subscription", "s"), ("position", "5"), ("share", "2")]
+    assert parse_live(asked, None).subscribe == ConsumeRequest("s", 5, 2)
+    assert parse_live(asked, "43").subscribe == ConsumeRequest("s", 43, 2)
+    for wrong in (("query", "t"), ("key", "a"), ("up_to", "5"), ("position", "x")):
+        with pytest.raises(BadRequest):
+            parse_live([("subscription", "s"), wrong], None)
 
 
 def test_an_id_asks_for_what_comes_after_it() -> None:

@@ -79,6 +79,7 @@ OMITTED: dict[type, frozenset[str]] = {
     MaterializedView: frozenset({"replacement", "switched"}),
     Source: frozenset({"depends_on", "timeline", "cuts_shard"}),
     SourceTable: frozenset({"definition", "sql", "connections", "dead_letters_of"}),
+    Subscription: frozenset({"shares", "share_key"}),
     SqlType: frozenset({"length", "precision", "scale", "element", "fields"}),
 }
 

@@ -309,6 +309,9 @@ class Subscription(Unowned):
     # What is kept for its reader at most: how long, and how many bytes; None follows the default.
     retain_ms: int | None = None
     retain_bytes: int | None = None
+    # How many readers divide its rows, and by the values of which columns.
+    shares: int = 1
+    share_key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

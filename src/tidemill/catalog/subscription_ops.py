@@ -24,6 +24,8 @@ class CreateSubscriptionOp:
     snapshot: bool
     retain_ms: int | None = None
     retain_bytes: int | None = None
+    shares: int = 1
+    share_key: tuple[str, ...] = ()
 
 
 def apply(draft: SourceDraft, op: CreateSubscriptionOp) -> None:
@@ -47,5 +49,7 @@ def apply(draft: SourceDraft, op: CreateSubscriptionOp) -> None:
             op.snapshot,
             op.retain_ms,
             op.retain_bytes,
+            op.shares,
+            op.share_key,
         )
     )

@@ -1,8 +1,8 @@
 """The Python client library: live queries for synchronous and asyncio programs.
 
 `connect(url)` and `connect_async(url)` return a client. Its `subscribe()` iterates over complete times,
-its `live_table()` keeps the result of a query in memory. Both reconnect automatically after a lost
-connection, without gaps or repeats. The manual is docs/client.md.
+its `live_table()` keeps the result of a query in memory, its `consume()` reads a durable subscription. All
+reconnect automatically after a lost connection, without gaps or repeats. The manual is docs/client.md.
 
 Depends on `tidemill.types` and psycopg; it uses only the SQL of the server. Modules without I/O:
 `request` (the request), `copy_rows` (bytes to columns), `assemble` (rows to complete times), `state`
@@ -11,7 +11,7 @@ Depends on `tidemill.types` and psycopg; it uses only the SQL of the server. Mod
 """
 
 from tidemill.client.aio import AsyncClient, connect_async
-from tidemill.client.aio_following import AsyncLiveTable, AsyncSubscription
+from tidemill.client.aio_following import AsyncConsumer, AsyncLiveTable, AsyncSubscription
 from tidemill.client.errors import (
     ClientError,
     Closed,
@@ -29,11 +29,12 @@ from tidemill.client.errors import (
 from tidemill.client.frames import Batch, Changes, Frame
 from tidemill.client.live_table import LiveTable
 from tidemill.client.retry import Retry
-from tidemill.client.subscription import Subscription
+from tidemill.client.subscription import Consumer, Subscription
 from tidemill.client.sync import Client, connect
 
 __all__ = [
     "AsyncClient",
+    "AsyncConsumer",
     "AsyncLiveTable",
     "AsyncSubscription",
     "Batch",
@@ -44,6 +45,7 @@ __all__ = [
     "ColumnsChanged",
     "ConnectionFailed",
     "ConnectionLost",
+    "Consumer",
     "Frame",
     "GaveUp",
     "HistoryGone",

@@ -12,8 +12,9 @@ import psycopg
 
 from tidemill.client import statements
 from tidemill.client.aio_driver import AsyncDriver
-from tidemill.client.aio_following import AsyncFollowing, AsyncLiveTable, AsyncSubscription
+from tidemill.client.aio_following import AsyncConsumer, AsyncFollowing, AsyncLiveTable, AsyncSubscription
 from tidemill.client.assemble import MAX_BYTES
+from tidemill.client.consume import Consuming
 from tidemill.client.course import Course
 from tidemill.client.driver import Notices
 from tidemill.client.errors import Closed
@@ -97,6 +98,21 @@ class AsyncClient:
         )
         course = Course(wanted, retry or self._retry, max_bytes=max_bytes)
         made = AsyncSubscription(self._new_driver(), course, progress=progress)
+        self._followings.add(made)
+        return made
+
+    async def consume(
+        self,
+        name: str,
+        *,
+        position: int | None = None,
+        share: int | None = None,
+        progress: bool = False,
+        retry: Retry | None = None,
+    ) -> AsyncConsumer:
+        """Read a durable subscription; as for `Client.consume`."""
+        course = Consuming(name, position, retry or self._retry, share=share)
+        made = AsyncConsumer(self._new_driver(), course, progress=progress, execute=self.execute)
         self._followings.add(made)
         return made
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
+from typing import Self, cast
 
 from tidemill.client.aio_driver import AsyncDriver
+from tidemill.client.consume import Consuming
 from tidemill.client.course import Course, News
 from tidemill.client.errors import Closed
 from tidemill.client.following import BatchQueue, CourseState
@@ -62,7 +64,7 @@ class AsyncSubscription(AsyncFollowing, BatchQueue, AsyncIterator[Batch]):
         AsyncFollowing.__init__(self, driver, course)
         BatchQueue.__init__(self, progress=progress)
 
-    async def __aenter__(self) -> AsyncSubscription:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Batch:
@@ -76,6 +78,33 @@ class AsyncSubscription(AsyncFollowing, BatchQueue, AsyncIterator[Batch]):
             if self._driver.closed:
                 raise StopAsyncIteration
             return self._pop()
+
+
+class AsyncConsumer(AsyncSubscription):
+    """A reader of a durable subscription: an iterator over complete times. The contents come first, as
+    changes of an empty relation."""
+
+    def __init__(
+        self,
+        driver: AsyncDriver,
+        course: Consuming,
+        *,
+        progress: bool,
+        execute: Callable[[str], Awaitable[str]],
+    ) -> None:
+        super().__init__(driver, course, progress=progress)
+        self._execute = execute
+
+    @property
+    def position(self) -> int | None:
+        """As for `Consumer`."""
+        return None if self.time is None else self.time + 1
+
+    async def acknowledge(self, position: int | None = None) -> None:
+        """As for `Consumer`."""
+        done = self.position if position is None else position
+        if done is not None:
+            await self._execute(cast("Consuming", self._course).acknowledge(done))
 
 
 class AsyncLiveTable(AsyncFollowing, LiveState):

@@ -143,7 +143,7 @@ class Assembler:
             if ready < rows.num_rows:
                 rest = rows.slice(ready)
                 self._pieces, self._bytes = [rest], rest.nbytes
-            found = _by_time(rows.slice(0, ready), times[:ready], snapshot_at)
+            found = by_time(rows.slice(0, ready), times[:ready], snapshot_at)
             for complete in found:  # the same whether the rows arrived in one piece or in many
                 self._limit(complete.rows.nbytes)
         if snapshot_at is not None:
@@ -156,7 +156,8 @@ class Assembler:
         return found
 
 
-def _by_time(rows: pa.Table, times: np.ndarray, snapshot_at: int | None) -> list[CompleteTime]:
+def by_time(rows: pa.Table, times: np.ndarray, snapshot_at: int | None) -> list[CompleteTime]:
+    """The rows by their `times`, which are in order."""
     starts = np.flatnonzero(np.diff(times, prepend=-1))
     ends = np.append(starts, len(times))[1:]
     payload = rows.drop_columns(rows.column_names[:2])

@@ -98,13 +98,7 @@ class Course:
         can no longer change end."""
         resume = self._assembler.resume
         fields = yield from link.describe(self._request.sql(resume))
-        if self.fields is not None and fields[2:] != self.fields:
-            raise ColumnsChanged(
-                "the columns are not those of before the reconnect",
-                detail=f"They were ({_names(self.fields)}) and are ({_names(fields[2:])}).",
-                hint="Subscribe again.",
-            )
-        self.fields = fields[2:]
+        self._check(fields)
         rows = rows_of(fields)
         yield from link.copy(self._request.copy(resume, rows.options))
         # No rows can be returned before a progress row arrives, so blocks end there. Decoding one large block
@@ -112,6 +106,15 @@ class Course:
         while block := (yield from link.block(rows.progressed)):
             yield from self._news(self._assembler.feed(rows.decode(block)))
         yield from self._news(self._assembler.finish())
+
+    def _check(self, fields: tuple[ClientField, ...]) -> None:
+        if self.fields is not None and fields[2:] != self.fields:
+            raise ColumnsChanged(
+                "the columns are not those of before the reconnect",
+                detail=f"They were ({_names(self.fields)}) and are ({_names(fields[2:])}).",
+                hint="Subscribe again.",
+            )
+        self.fields = fields[2:]
 
     def _news(self, complete: list[CompleteTime]) -> Generator[News, Connection | None, None]:
         after = self._assembler.after

@@ -109,6 +109,13 @@ def target(query: str) -> str:
     return text if _RELATION.fullmatch(text) else f"({text}\n)"
 
 
+def relation_name(name: str) -> str:
+    """A name as in SQL, with or without its schema; raises for anything else."""
+    if not _RELATION.fullmatch(name):
+        raise InvalidValue(f'"{name}" is no name', hint="Quote a name with other letters: '\"my name\"'.")
+    return name.strip()
+
+
 def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 

@@ -53,9 +53,10 @@ def _small(link: Link, sql: str) -> Waits[Frame]:
             hint="Do not run it again. execute() is for statements without rows.",
         )
     fields = described(last)
-    return Frame(text_rows(_texts(last, fields), fields), fields)
+    return Frame(text_rows(texts(last, fields), fields), fields)
 
 
-def _texts(result: abc.PGresult, fields: tuple[ClientField, ...]) -> list[list[bytes | None]]:
+def texts(result: abc.PGresult, fields: tuple[ClientField, ...]) -> list[list[bytes | None]]:
+    """The columns of a small result."""
     rows = range(result.ntuples)
     return [[result.get_value(row, column) for row in rows] for column in range(len(fields))]

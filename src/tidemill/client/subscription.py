@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Self, cast
 
+from tidemill.client.consume import Consuming
 from tidemill.client.course import Course, News
 from tidemill.client.driver import Driver
 from tidemill.client.errors import Closed
@@ -66,7 +68,7 @@ class Subscription(Following, BatchQueue, Iterator[Batch]):
         Following.__init__(self, driver, course)
         BatchQueue.__init__(self, progress=progress)
 
-    def __enter__(self) -> Subscription:
+    def __enter__(self) -> Self:
         return self
 
     def __next__(self) -> Batch:
@@ -82,3 +84,27 @@ class Subscription(Following, BatchQueue, Iterator[Batch]):
             if self._driver.closed:
                 raise StopIteration
             return self._pop()
+
+
+class Consumer(Subscription):
+    """A reader of a durable subscription: an iterator over complete times. The contents come first, as
+    changes of an empty relation."""
+
+    def __init__(
+        self, driver: Driver, course: Consuming, *, progress: bool, execute: Callable[[str], str]
+    ) -> None:
+        super().__init__(driver, course, progress=progress)
+        self._execute = execute
+
+    @property
+    def position(self) -> int | None:
+        """Every change before it was returned. Store it together with the effects of these changes, and begin
+        with it: `consume(name, position=...)`. None before the first batch."""
+        return None if self.time is None else self.time + 1
+
+    def acknowledge(self, position: int | None = None) -> None:
+        """Everything before the position (None: all that was returned) is done with: the server may forget
+        it. Durable when this returns."""
+        done = self.position if position is None else position
+        if done is not None:
+            self._execute(cast("Consuming", self._course).acknowledge(done))

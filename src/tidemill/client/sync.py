@@ -16,6 +16,7 @@ import psycopg
 
 from tidemill.client import statements
 from tidemill.client.assemble import MAX_BYTES
+from tidemill.client.consume import Consuming
 from tidemill.client.course import Course
 from tidemill.client.driver import Driver, Notices
 from tidemill.client.errors import Closed
@@ -24,7 +25,7 @@ from tidemill.client.link import Link, Waits
 from tidemill.client.live_table import LiveTable
 from tidemill.client.request import Envelope, Moment, request
 from tidemill.client.retry import Retry
-from tidemill.client.subscription import Following, Subscription
+from tidemill.client.subscription import Consumer, Following, Subscription
 from tidemill.client.target import conninfo
 
 T = TypeVar("T")
@@ -107,6 +108,21 @@ class Client:
         )
         course = Course(wanted, retry or self._retry, max_bytes=max_bytes)
         return self._joined(Subscription(self._new_driver(), course, progress=progress))
+
+    def consume(
+        self,
+        name: str,
+        *,
+        position: int | None = None,
+        share: int | None = None,
+        progress: bool = False,
+        retry: Retry | None = None,
+    ) -> Consumer:
+        """Read a durable subscription: an iterator over complete times, with `acknowledge()`. `position` is
+        the one that the application has stored with its effects; without it, reading begins at the
+        acknowledged position. docs/client.md explains both."""
+        course = Consuming(name, position, retry or self._retry, share=share)
+        return self._joined(Consumer(self._new_driver(), course, progress=progress, execute=self.execute))
 
     def live_table(
         self,

@@ -55,6 +55,16 @@ class SubscribeRequest:
     up_to: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumeRequest:
+    """A durable subscription by its name, to be read without end, from the acknowledged position or a later
+    one. Its rows begin with progress, and are those of SUBSCRIBE with PROGRESS."""
+
+    name: str
+    position: int | None = None
+    share: int | None = None
+
+
 @dataclass(slots=True)
 class PreparedStatement:
     """A parsed and described statement. `columns` is None if it returns no rows. `verb` is for logs and
@@ -222,8 +232,8 @@ class Session(Protocol):
         the client did not specify."""
         ...
 
-    async def prepare_subscribe(self, request: SubscribeRequest) -> PreparedStatement:
-        """As `prepare`, for the SUBSCRIBE that the request describes. Executing it raises HistoryGone if AS
+    async def prepare_subscribe(self, request: SubscribeRequest | ConsumeRequest) -> PreparedStatement:
+        """As `prepare`, for what the request describes. Executing it raises HistoryGone if AS
         OF is before since."""
         ...
 

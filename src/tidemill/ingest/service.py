@@ -187,10 +187,14 @@ class Ingestion:
             self._attempt(source, wanted, lambda: self._open(source, wanted))
         else:
             slot = source.slot
-            self.ticker.when_free(
-                slot,
-                lambda: self._attempt(source, wanted, lambda: self._alter(slot, source.told, wanted)),
-            )
+            self.ticker.when_free(slot, lambda: self._follow_free(source, slot))
+
+    def _follow_free(self, source: _Source, slot: SourceSlot) -> None:
+        """The caller holds the machine. What its last step has learned is in the catalog by now, and an
+        upstream that is opened again must know it: so this takes the latest definition."""
+        with self._lock:
+            wanted = source.wanted
+        self._attempt(source, wanted, lambda: self._alter(slot, source.told, wanted))
 
     def _attempt(self, source: _Source, wanted: _Wanted, step: Callable[[], None]) -> None:
         """Run the step, and determine the next one. A failed step is retried."""

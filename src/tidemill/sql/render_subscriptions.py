@@ -29,6 +29,8 @@ def _with(s: ast.CreateSubscription) -> str:
         "" if s.snapshot else "SNAPSHOT = false",
         "" if s.retain is None else f"RETAIN = {quote_literal(s.retain)}",
         "" if s.retain_size is None else f"RETAIN SIZE = {quote_literal(s.retain_size)}",
+        "" if s.shares == 1 else f"SHARES = {s.shares}",
+        "" if not s.share_key else f"SHARE KEY = ({', '.join(map(str, s.share_key))})",
     ]
     said = ", ".join(o for o in options if o)
     return f"WITH ({said})" if said else ""

@@ -97,7 +97,7 @@ class Positions:
         with self._lock:
             return self._known.get(key)
 
-    def keys(self) -> frozenset[str]:
+    def known(self) -> frozenset[str]:
         with self._lock:
             return frozenset(self._known)
 

@@ -6,14 +6,14 @@ hold is taken (an input may not be open yet), `unheld` keeps the maintenance fro
 moves the holds about once a second, and gives a subscription up whose unacknowledged changes are older or
 larger than its limits: from then on it is lost, durably, until it is reset.
 
-One reader at a time: the latest one. The one before learns it with its next statement.
+One reader of a share at a time: the latest one. The one before learns it with its next statement.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -30,7 +30,7 @@ from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.subscriptions.positions import Position, Positions
-from tidemill.subscriptions.query import bind_subscription, initial_position
+from tidemill.subscriptions.query import Place, bind_subscription, initial_position, places
 from tidemill.time.shown import show_time
 
 log = logging.getLogger(__name__)
@@ -80,27 +80,34 @@ class _Entry:
     # Guards the holds.
     lock: threading.Lock = field(default_factory=threading.Lock)
     holds: list[Hold] = field(default_factory=list[Hold])
-    kept: Kept = Kept()
-    reader: Reader | None = None
+    # By share.
+    kept: dict[int, Kept] = field(default_factory=dict[int, Kept])
+    readers: dict[int, Reader] = field(default_factory=dict[int, Reader])
     gone: bool = False
+
+    def end(self, error: TidemillError) -> None:
+        for reader in list(self.readers.values()):
+            reader.end(error)
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionState:
-    """For mz_subscriptions."""
+    """Of a share, for mz_subscriptions."""
 
-    item: Subscription
+    place: Place
     position: Position
     kept: Kept
     read: bool
 
     @property
     def retain_ms(self) -> int:
-        return DEFAULT_RETAIN_MS if self.item.retain_ms is None else self.item.retain_ms
+        own = self.place.item.retain_ms
+        return DEFAULT_RETAIN_MS if own is None else own
 
     @property
     def retain_bytes(self) -> int:
-        return DEFAULT_RETAIN_BYTES if self.item.retain_bytes is None else self.item.retain_bytes
+        own = self.place.item.retain_bytes
+        return DEFAULT_RETAIN_BYTES if own is None else own
 
 
 class DurableSubscriptions:
@@ -122,13 +129,12 @@ class DurableSubscriptions:
         # Dropped, and perhaps still holding.
         self._going: list[_Entry] = []
         self.positions = Positions(environment)
-        # Those that exceeded their limits since the server started.
-        self.lost = 0
         self._wake = threading.Event()
         self._stopping = False
         catalog.on_change(lambda _, new: self._follow(new))
         self._follow(catalog.state)
-        for key in self.positions.keys() - self._entries.keys():
+        wanted = {place.key for e in self._entries.values() for place in places(e.item)}
+        for key in self.positions.known() - wanted:
             self.positions.forget(key)
         self._thread = threading.Thread(target=self._run, name="subscriptions", daemon=True)
         self._thread.start()
@@ -157,92 +163,100 @@ class DurableSubscriptions:
             self._going += gone
         for entry in gone:
             entry.gone = True
-            self.positions.forget(entry.item.id)
-            if entry.reader is not None:
-                entry.reader.end(_dropped(entry.item))
+            for place in places(entry.item):
+                self.positions.forget(place.key)
+            entry.end(_dropped(entry.item))
         if wanted or gone:
             self._wake.set()
 
     # -- positions
 
-    def position(self, item: Subscription) -> Position:
-        return self.positions.find(item.id) or initial_position(item)
+    def position(self, place: Place) -> Position:
+        return self.positions.find(place.key) or initial_position(place.item)
 
-    def keep(self, item: Subscription) -> Position:
+    def lost(self, item: Subscription) -> str | None:
+        """Why changes after its positions are not kept: those of all shares."""
+        return next((why for p in places(item) if (why := self.position(p).lost) is not None), None)
+
+    def keep(self, place: Place) -> Position:
         """The position, with all that comes after it held. Raises SubscriptionLost. Blocks for the store."""
-        entry = self._entry(item)
+        entry, item = self._entry(place.item), place.item
         with entry.lock:
-            position = self.position(item)
-            if position.lost is None and not entry.holds:
-                self._hold(entry, position)
-                position = self.position(item)
-        if position.lost is not None:
-            raise SubscriptionLost(item, position.lost)
-        return position
+            if self.lost(item) is None and not entry.holds:
+                self._hold(entry)
+            why = self.lost(item)
+        if why is not None:
+            raise SubscriptionLost(item, why)
+        return self.position(place)
 
     def reached(self, item: Subscription) -> int:
         """Every change before it is known: nobody can have read further. Blocks."""
         now = self._environment.oracle.read_ts() + 1
         return min([now, *(self._collections.complete(i) for i in self._entry(item).inputs)])
 
-    def acknowledge(self, item: Subscription, frontier: int) -> Future[Position | None]:
+    def acknowledge(self, place: Place, frontier: int) -> Future[Position | None]:
         """Everything before `frontier` is done with; durable when the future has a result."""
-        return self.positions.acknowledge(item.id, frontier, initial_position(item))
+        return self.positions.acknowledge(place.key, frontier, initial_position(place.item))
 
     def reset(self, item: Subscription) -> None:
-        """Begins anew, with the contents of now. Blocks."""
+        """All shares begin anew, with the contents of now. Blocks."""
         entry = self._entry(item)
         with entry.lock:
             shards = self._shards(entry)
             at = max([self._environment.oracle.read_ts(), *(shard.since for shard in shards)])
             holds = [shard.hold(at) for shard in shards]
             try:
-                self.positions.begin(item.id, Position(at, True)).result()
+                self._begin({place: Position(at, True) for place in places(item)})
             except BaseException:
                 _release(holds)
                 raise
             self._release(entry)
             entry.holds = holds
-        if entry.reader is not None:
-            entry.reader.end(TidemillError(f'subscription "{item.name}" was reset', sqlstate="55000"))
+        entry.end(TidemillError(f'subscription "{item.name}" was reset', sqlstate="55000"))
+
+    def _begin(self, positions: Mapping[Place, Position]) -> None:
+        """Returns when they are durable, with one commit unless others come between."""
+        for waiting in [self.positions.begin(place.key, p) for place, p in positions.items()]:
+            waiting.result()
 
     # -- readers
 
-    def attach(self, item: Subscription, reader: Reader) -> None:
+    def attach(self, place: Place, reader: Reader) -> None:
         """The reader takes the place of another."""
-        entry = self._entry(item)
-        before, entry.reader = entry.reader, reader
+        readers = self._entry(place.item).readers
+        before = readers.get(place.share)
+        readers[place.share] = reader
         if before is not None and before is not reader:
-            before.end(
-                TidemillError(
-                    f'subscription "{item.name}" is read by another session now',
-                    hint="One session reads a subscription at a time: the one that began last.",
-                    sqlstate="55006",
-                )
-            )
+            hint = "One session reads a subscription at a time: the one that began last."
+            if place.item.shares > 1:
+                hint = "One session reads a share at a time: the one that began last."
+            before.end(TidemillError(f"{place} is read by another session now", hint=hint, sqlstate="55006"))
 
-    def detach(self, item: Subscription, reader: Reader) -> None:
+    def detach(self, place: Place, reader: Reader) -> None:
         with self._lock:
-            entry = self._entries.get(item.id)
-        if entry is not None and entry.reader is reader:
-            entry.reader = None
+            entry = self._entries.get(place.item.id)
+        if entry is not None and entry.readers.get(place.share) is reader:
+            del entry.readers[place.share]
 
     # -- queries of the engine
 
     def states(self) -> list[SubscriptionState]:
         with self._lock:
             entries = list(self._entries.values())
-        return [self._state(entry) for entry in entries]
+        return [state for entry in entries for state in self._states(entry)]
 
-    def _state(self, entry: _Entry) -> SubscriptionState:
-        return SubscriptionState(entry.item, self.position(entry.item), entry.kept, entry.reader is not None)
+    def _states(self, entry: _Entry) -> list[SubscriptionState]:
+        return [
+            SubscriptionState(p, self.position(p), entry.kept.get(p.share, Kept()), p.share in entry.readers)
+            for p in places(entry.item)
+        ]
 
     def unheld(self) -> frozenset[ItemId]:
         """Collections whose history is needed and not held yet: tables, views, and sources with all that
         belongs to them. Their since must not advance."""
         with self._lock:
             waiting = [e for e in self._entries.values() if not e.holds and e.inputs]
-        needed = [i for e in waiting if self.position(e.item).lost is None for i in e.inputs]
+        needed = [i for e in waiting if self.lost(e.item) is None for i in e.inputs]
         return frozenset(i.source if isinstance(i, SourceTable) else i.id for i in needed)
 
     def _entry(self, item: Subscription) -> _Entry:
@@ -275,32 +289,41 @@ class DurableSubscriptions:
 
     def _keep(self, entry: _Entry) -> None:
         with entry.lock:
-            position = self.position(entry.item)
-            if entry.gone or position.lost is not None:
+            if entry.gone or self.lost(entry.item) is not None:
                 self._release(entry)
-                entry.kept = Kept()
+                entry.kept = {}
                 return
             if not entry.holds:
-                self._hold(entry, position)
+                self._hold(entry)
+            held = self._held(entry.item)
             for hold in entry.holds:
-                if position.held > hold.at:
-                    hold.advance(position.held)
-            shards = self._shards(entry)
-            entry.kept = kept_since([part for s in shards for part in s.parts], position.held)
-            why = self._exceeded(self._state(entry))
-            if why is not None:
-                self._give_up(entry, position, why)
+                if held > hold.at:
+                    hold.advance(held)
+            parts = [part for shard in self._shards(entry) for part in shard.parts]
+            entry.kept = {
+                place.share: kept_since(parts, self.position(place).held) for place in places(entry.item)
+            }
+            for state in self._states(entry):
+                why = self._exceeded(state)
+                if why is not None:
+                    self._give_up(entry, why)
+                    return
 
-    def _hold(self, entry: _Entry, position: Position) -> None:
+    def _held(self, item: Subscription) -> int:
+        """The time that must stay readable: that of the share that is furthest behind."""
+        return min(self.position(place).held for place in places(item))
+
+    def _hold(self, entry: _Entry) -> None:
         """Under the entry's lock. What is not kept any more is lost: nobody can read it again."""
         holds: list[Hold] = []
+        held = self._held(entry.item)
         try:
             for shard in self._shards(entry):
-                holds.append(shard.hold(position.held))
+                holds.append(shard.hold(held))
         except InvalidAsOf as e:
             _release(holds)
             since = show_time(e.since)
-            self._give_up(entry, position, f"The history of its inputs before {since} is no longer kept.")
+            self._give_up(entry, f"The history of its inputs before {since} is no longer kept.")
             return
         except BaseException:
             _release(holds)
@@ -309,14 +332,12 @@ class DurableSubscriptions:
         if entry.gone:
             self._release(entry)
 
-    def _give_up(self, entry: _Entry, position: Position, why: str) -> None:
+    def _give_up(self, entry: _Entry, why: str) -> None:
         """Durable before the history goes."""
-        self.positions.begin(entry.item.id, replace(position, lost=why)).result()
+        self._begin({p: replace(self.position(p), lost=why) for p in places(entry.item)})
         self._release(entry)
-        self.lost += 1
         log.warning('subscription "%s" has lost its position: %s', entry.item.name, why)
-        if entry.reader is not None:
-            entry.reader.end(SubscriptionLost(entry.item, why))
+        entry.end(SubscriptionLost(entry.item, why))
 
     def _exceeded(self, state: SubscriptionState) -> str | None:
         kept, limit, size = state.kept, state.retain_ms, state.retain_bytes

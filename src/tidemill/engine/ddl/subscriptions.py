@@ -31,13 +31,14 @@ from tidemill.engine.session.plan import Action, Plan
 from tidemill.engine.session.setting_numbers import SettingUnit, parse_integer
 from tidemill.engine.subscribe.reading import Readings
 from tidemill.errors import Internal, InvalidValue, Unsupported, WrongObjectType
-from tidemill.inputs.queries import followed_whole
+from tidemill.inputs.queries import is_linear
 from tidemill.inputs.timelines import check_ours
 from tidemill.sql import ast
 from tidemill.sql.bind import BoundQuery, bind_query
 from tidemill.sql.plan.repeatable import why_not_repeatable
 from tidemill.subscribe.resolve import spec_for
-from tidemill.subscriptions.query import SUBSCRIPTION_SESSION
+from tidemill.subscribe.spec import Spec
+from tidemill.subscriptions.query import SUBSCRIPTION_SESSION, places
 from tidemill.subscriptions.service import DurableSubscriptions
 from tidemill.types.model import TEXT, Kind, RelationDesc
 
@@ -48,6 +49,8 @@ _SIZES = SettingUnit(
     'Write a size such as \'10 GB\'; the units are "B", "kB", "MB", "GB", and "TB".',
     {"TB": 1 << 40, "GB": 1 << 30, "MB": 1 << 20, "kB": 1 << 10, "B": 1},
 )
+# Each share is a reader of its own, with a row for its position.
+MAX_SHARES = 256
 MAX_SIZE = 1 << 50  # anything larger is a typing mistake
 
 
@@ -85,6 +88,8 @@ def plan_create_subscription(
         statement.snapshot,
         _retain_ms(statement.retain),
         _retain_bytes(statement.retain_size),
+        statement.shares,
+        _share_key(statement, desc, spec),
     )
     return ddl.change(_VERB, [op])
 
@@ -104,7 +109,8 @@ def plan_reset_subscription(
 
     async def act() -> Outcome:
         await ddl.by_itself("ALTER SUBSCRIPTION")
-        readings.remove(item)
+        for place in places(item):
+            readings.remove(place)
         await ddl.execution.blocking(service.reset, item)
         return Complete("ALTER SUBSCRIPTION")
 
@@ -135,7 +141,7 @@ def _check_repeatable(view: CatalogView, bound: BoundQuery) -> None:
                 hint="SUBSCRIBE to the query.",
             )
     check_ours(map(view.state.relation, bound.inputs.values()), "a durable subscription")
-    if followed_whole(view.state, bound) is not None:
+    if not is_linear(view.state, bound):
         because = "mz_now()" if bound.uses_mz_now else why_not_repeatable(bound.plan)
         if because is not None:
             raise Unsupported(
@@ -143,6 +149,29 @@ def _check_repeatable(view: CatalogView, bound: BoundQuery) -> None:
                 detail="A reader that continues needs the result of earlier times again, exactly as it was.",
                 hint=hint,
             )
+
+
+def _share_key(statement: ast.CreateSubscription, desc: RelationDesc, spec: Spec) -> tuple[str, ...]:
+    """The columns whose values decide which share has a row. All changes of a key go to one share."""
+    if not 1 <= statement.shares <= MAX_SHARES:
+        raise InvalidValue(f"SHARES must be between 1 and {MAX_SHARES}", sqlstate="22023")
+    if statement.shares == 1:
+        if statement.share_key:
+            raise InvalidValue("SHARE KEY needs SHARES", hint="Write how many readers there are: SHARES = 4.")
+        return ()
+    keys = spec.keys
+    if statement.share_key:
+        keys = spec_for(desc.columns, ast.EnvelopeUpsert(statement.share_key)).keys
+    if not keys:
+        raise InvalidValue(
+            "SHARES needs a key", hint="SHARE KEY = (column, ...) says which rows belong together."
+        )
+    if spec.keys and not set(keys) <= set(spec.keys):
+        raise InvalidValue(
+            "SHARE KEY must be a part of the key of ENVELOPE",
+            detail="Of a deleted key, the other columns are NULL.",
+        )
+    return tuple(desc.columns[i].name for i in keys)
 
 
 def _retain_ms(text: str | None) -> int | None:

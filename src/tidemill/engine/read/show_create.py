@@ -160,7 +160,14 @@ def create_subscription_sql(catalog: CatalogState, name: ast.Name, item: Subscri
     size = None if item.retain_bytes is None else f"{item.retain_bytes}B"
     return to_sql(
         ast.CreateSubscription(
-            name, relation, envelope, snapshot=item.snapshot, retain=retain, retain_size=size
+            name,
+            relation,
+            envelope,
+            snapshot=item.snapshot,
+            retain=retain,
+            retain_size=size,
+            shares=item.shares,
+            share_key=tuple(map(ast.Ident, item.share_key)),
         )
     )
 

@@ -31,7 +31,7 @@ def _subscriptions(s: Situation) -> Rows:
     rows: Rows = []
     known = {item.id: item for item in s.catalog.subscriptions()}
     for row in s.durable():
-        item, state = known.get(row.state.item.id), row.state
+        item, state = known.get(row.state.place.item.id), row.state
         if item is None:
             continue
         rows.append(
@@ -43,6 +43,7 @@ def _subscriptions(s: Situation) -> Rows:
                 item.relation,
                 item.output,
                 item.created,
+                None if item.shares == 1 else state.place.share,
                 state.position.frontier,
                 row.lag,
                 state.read,
@@ -61,7 +62,7 @@ DURABLE_SUBSCRIPTIONS_SPEC: Spec = (
     "mz_subscriptions",
     columns_of(
         """id text, oid oid, schema_id text, name text, relation_id text, output text, created mz_timestamp,
-        position mz_timestamp, lag int8, reading bool, unacknowledged_bytes int8,
+        share int4, position mz_timestamp, lag int8, reading bool, unacknowledged_bytes int8,
         unacknowledged_since mz_timestamp, retain int8, retain_size int8, lost text"""
     ),
     _subscriptions,

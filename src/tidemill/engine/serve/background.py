@@ -19,6 +19,7 @@ from tidemill.catalog.store import Catalog
 from tidemill.config import Config
 from tidemill.engine.relations.live_sources import LiveSources
 from tidemill.engine.relations.sources import SourcesView
+from tidemill.engine.serve.durable_metrics import DurableCollector
 from tidemill.engine.serve.ingest_metrics import IngestCollector
 from tidemill.engine.serve.maintenance import MaintenanceLoop
 from tidemill.engine.serve.metrics import EngineCollector
@@ -122,6 +123,7 @@ class Background:
                 IngestCollector(self.ingestion, compactor),
                 ViewsCollector(self.views, environment.oracle.now),
                 SinksCollector(self.sinks, environment.oracle.now),
+                DurableCollector(self.durable, environment.oracle.now),
             ],
         )
         REGISTRY.register(self._collector)

@@ -160,7 +160,7 @@ def plan(
             return subscriptions_ddl.plan_reset_subscription(
                 view, s.ddl, s.engine.durable, s.readings, statement
             )
-        case ast.FetchSubscription():
+        case ast.FetchSubscription() | ast.ReadSubscription():
             return durable.plan_fetch_subscription(
                 view, reader, s.engine.durable, s.readings, statement, types
             )

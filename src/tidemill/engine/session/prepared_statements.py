@@ -97,6 +97,8 @@ _VERBS: dict[type[ast.Statement], str] = {
     ast.Query: "SELECT",
     ast.Rename: "ALTER",
     ast.ReassignOwned: "ALTER",
+    ast.ResetSubscription: "ALTER",
+    ast.ReadSubscription: "SUBSCRIBE",
     ast.NoOp: "NOOP",
 }
 _FIRST_WORD = re.compile("[A-Z][a-z]+")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import cast
 
 from tidemill.catalog.state import CatalogState
-from tidemill.engine.api import PreparedStatement, SubscribeRequest
+from tidemill.engine.api import ConsumeRequest, PreparedStatement, SubscribeRequest
 from tidemill.engine.session.interrupt import Interrupt
 from tidemill.engine.session.plan import Plan
 from tidemill.engine.session.planning_pool import SHORT, PlanningPool
@@ -70,8 +70,9 @@ class Preparer:
         await self.plan(prepared)
         return prepared
 
-    async def prepare_subscribe(self, request: SubscribeRequest) -> PreparedStatement:
-        parsed = await self._planning.run(len(request.query), subscribe_statement, request)
+    async def prepare_subscribe(self, request: SubscribeRequest | ConsumeRequest) -> PreparedStatement:
+        text = request.name if isinstance(request, ConsumeRequest) else request.query
+        parsed = await self._planning.run(len(text), subscribe_statement, request)
         return await self._described(parsed, ())
 
     async def _described(

@@ -1,4 +1,4 @@
-"""FETCH ... FROM SUBSCRIPTION and ACKNOWLEDGE: reading a durable subscription.
+"""FETCH ... FROM SUBSCRIPTION and ACKNOWLEDGE: reading a durable subscription. (HTTP reads without end.)
 
 The changes come from the same streams as those of SUBSCRIBE (`statement.SubscribePlan`), from the
 acknowledged position on; `reading` hands them out by FETCH. Promises that nothing is lost: the inputs are
@@ -9,11 +9,12 @@ ACKNOWLEDGE in a transaction follows its commit: if that fails, the changes come
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 
+import pyarrow as pa
 from sqlglot import exp
 
 from tidemill.catalog.items import Subscription
@@ -28,9 +29,15 @@ from tidemill.engine.subscribe.statement import SubscribePlan
 from tidemill.errors import InvalidTransactionState, InvalidValue, WrongObjectType
 from tidemill.inputs.opened import QueryInputs
 from tidemill.sql import ast
+from tidemill.subscribe.shape import progress_row
 from tidemill.subscribe.stream import SubscriptionStream
 from tidemill.subscriptions.positions import Position
-from tidemill.subscriptions.query import SUBSCRIPTION_SESSION, bind_subscription, subscription_spec
+from tidemill.subscriptions.query import (
+    SUBSCRIPTION_SESSION,
+    Place,
+    bind_subscription,
+    subscription_spec,
+)
 from tidemill.subscriptions.service import DurableSubscriptions, SubscriptionLost
 from tidemill.time.shown import show_time
 from tidemill.types.model import INT8, Column, RelationDesc, SqlType
@@ -42,8 +49,8 @@ TIMEOUT_MS = 10_000
 
 @dataclass(slots=True)
 class FetchPlan:
-    statement: ast.FetchSubscription
-    item: Subscription
+    statement: ast.FetchSubscription | ast.ReadSubscription
+    place: Place
     service: DurableSubscriptions
     readings: Readings
     # Its `statement` is replaced for each stream.
@@ -57,33 +64,43 @@ class FetchPlan:
 
     async def run(self, params: Sequence[Value]) -> Outcome:
         reading = await self._reading(_position(self.statement.position, params))
+        if isinstance(self.statement, ast.ReadSubscription):
+            return Rows(self.columns, self._endless(reading), tag="SUBSCRIBE", endless=True)
+        return Rows(self.columns, self._fetched(reading, self.statement.count), tag="FETCH")
+
+    def _fetched(self, reading: Reading, count: int | None) -> AsyncGenerator[pa.RecordBatch]:
         until = self.changes.reader.runtime.oracle.now()
-        rows = reading.fetch(self.statement.count, self.timeout_ms / 1000, until, self._open)
-        return Rows(self.columns, rows, tag="FETCH")
+        return reading.fetch(count, self.timeout_ms / 1000, until, self._open)
+
+    async def _endless(self, reading: Reading) -> AsyncGenerator[pa.RecordBatch]:
+        yield progress_row(reading.frontier, self.changes.spec)
+        while True:
+            async for batch in self._fetched(reading, 1):
+                yield batch
 
     async def _reading(self, position: int | None) -> Reading:
         """The session's place, which is moved to `position`."""
-        execution, reading = self.changes.reader.execution, self.readings.find(self.item)
+        execution, reading = self.changes.reader.execution, self.readings.find(self.place)
         if reading is not None and reading.error is not None:
-            self.readings.remove(self.item)
+            self.readings.remove(self.place)
             raise reading.error
         if position is not None and (reading is None or reading.frontier != position):
-            known = await execution.blocking(self.service.keep, self.item)
+            known = await execution.blocking(self.service.keep, self.place)
             if position < known.frontier:
-                raise _gone(self.item, position, known)
+                raise _gone(self.place, position, known)
             if position > known.frontier:
-                await execution.blocking(check_reached, self.service, self.item, position)
+                await execution.blocking(check_reached, self.service, self.place, position)
         if reading is None:
-            begin = self.service.position(self.item).frontier if position is None else position
-            reading = Reading(self.item, begin, partial(self.service.detach, self.item))
-            self.service.attach(self.item, reading)
+            begin = self.service.position(self.place).frontier if position is None else position
+            reading = Reading(self.place, begin, partial(self.service.detach, self.place))
+            self.service.attach(self.place, reading)
             self.readings.add(reading)
         elif position is not None:
             reading.seek(position)
         return reading
 
     async def _open(self, frontier: int) -> SubscriptionStream:
-        known = await self.changes.reader.execution.blocking(self.service.keep, self.item)
+        known = await self.changes.reader.execution.blocking(self.service.keep, self.place)
         begin = max(frontier, known.frontier)
         snapshot = known.snapshot and begin == known.frontier
         changes = replace(self.changes, statement=replace(self.changes.statement, snapshot=snapshot))
@@ -95,11 +112,11 @@ def plan_fetch_subscription(
     reader: Reader,
     service: DurableSubscriptions,
     readings: Readings,
-    statement: ast.FetchSubscription,
+    statement: ast.FetchSubscription | ast.ReadSubscription,
     types: Sequence[SqlType | None],
 ) -> Plan:
     item = find_subscription(view, statement.name)
-    timeout = timeout_ms(statement.timeout)
+    timeout = timeout_ms(statement.timeout) if isinstance(statement, ast.FetchSubscription) else None
     bound = bind_subscription(view.state, item, view.privileges().of_owner(item))
     inputs = QueryInputs.of(view.state, bound)
     collection = None if item.relation is None else view.state.relation(item.relation)
@@ -119,7 +136,9 @@ def plan_fetch_subscription(
     )
     wait = TIMEOUT_MS if timeout is None else timeout
     param_types = _param_types(statement.position, types)
-    return FetchPlan(statement, item, service, readings, changes, wait, param_types)
+    return FetchPlan(
+        statement, find_place(item, statement.share), service, readings, changes, wait, param_types
+    )
 
 
 def plan_acknowledge(
@@ -131,20 +150,21 @@ def plan_acknowledge(
     types: Sequence[SqlType | None],
 ) -> Plan:
     item = find_subscription(view, statement.name)
+    place = find_place(item, statement.share)
 
     async def act(params: Sequence[Value]) -> Outcome:
-        position, reading = _position(statement.position, params), readings.find(item)
+        position, reading = _position(statement.position, params), readings.find(place)
         if position is None:
             if reading is None:
                 raise InvalidTransactionState(
-                    f'nothing was fetched from subscription "{item.name}" in this session',
+                    f"nothing was fetched from {place} in this session",
                     hint="ACKNOWLEDGE SUBSCRIPTION ... TO names a position.",
                     sqlstate="55000",
                 )
             position = reading.frontier
         elif reading is None or position > reading.frontier:
-            await reader.execution.blocking(check_reached, service, item, position)
-        acknowledge = partial(_acknowledge, service, item, position, reading)
+            await reader.execution.blocking(check_reached, service, place, position)
+        acknowledge = partial(_acknowledge, service, place, position, reading)
         if reader.transactions.in_block:
             reader.transactions.current.after.append(acknowledge)
         else:
@@ -155,12 +175,12 @@ def plan_acknowledge(
 
 
 async def _acknowledge(
-    service: DurableSubscriptions, item: Subscription, position: int, reading: Reading | None
+    service: DurableSubscriptions, place: Place, position: int, reading: Reading | None
 ) -> None:
     """Returns when it is durable."""
-    known = await asyncio.wrap_future(service.acknowledge(item, position))
+    known = await asyncio.wrap_future(service.acknowledge(place, position))
     if known is not None and known.lost is not None:
-        raise SubscriptionLost(item, known.lost)
+        raise SubscriptionLost(place.item, known.lost)
     if reading is not None and reading.frontier < position:
         reading.seek(position)
 
@@ -174,24 +194,37 @@ def find_subscription(view: CatalogView, name: ast.Name) -> Subscription:
     return item
 
 
-def check_reached(service: DurableSubscriptions, item: Subscription, position: int) -> None:
+def find_place(item: Subscription, share: int | None) -> Place:
+    if item.shares > 1 and share is None:
+        raise InvalidValue(
+            f'subscription "{item.name}" has {item.shares} shares',
+            hint=f"Name one of 1 to {item.shares}: FETCH ... WITH (SHARE = 1), ACKNOWLEDGE ... SHARE 1.",
+        )
+    if share is not None and not 1 <= share <= item.shares:
+        raise InvalidValue(
+            f'subscription "{item.name}" has no share {share}', detail=f"It has {item.shares}."
+        )
+    return Place(item, share or 1)
+
+
+def check_reached(service: DurableSubscriptions, place: Place, position: int) -> None:
     """Blocks."""
-    reached = service.reached(item)
+    reached = service.reached(place.item)
     if position > reached:
         raise InvalidValue(
-            f'subscription "{item.name}" has not reached position {position}',
+            f"{place} has not reached position {position}",
             detail=f"Its changes are known before {show_time(reached)}.",
             hint="A position is the mz_timestamp of a row whose mz_progressed is true.",
             sqlstate="22023",
         )
 
 
-def _gone(item: Subscription, position: int, known: Position) -> InvalidValue:
+def _gone(place: Place, position: int, known: Position) -> InvalidValue:
     return InvalidValue(
-        f'position {position} of subscription "{item.name}" was passed',
+        f"position {position} of {place} was passed",
         detail=f"Everything before {show_time(known.frontier)} was acknowledged, and is not kept any more.",
         hint="Leave POSITION out to continue there; "
-        f"ALTER SUBSCRIPTION {item.name} RESET begins anew, with the contents of now.",
+        f"ALTER SUBSCRIPTION {place.item.name} RESET begins anew, with the contents of now.",
         sqlstate="22023",
     )
 

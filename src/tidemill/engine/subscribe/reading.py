@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidemill.catalog.items import ItemId, Subscription
 from tidemill.errors import Internal, QueryCanceled, TidemillError
 from tidemill.subscribe.stream import SubscriptionStream
 from tidemill.subscribe.tail import FellBehind
+from tidemill.subscriptions.query import Place
 
 # The stream of changes from a position on.
 Open: TypeAlias = Callable[[int], Awaitable[SubscriptionStream]]
@@ -32,8 +32,8 @@ MAX_AGAIN = 3
 class Reading:
     """Runs on the event loop; only `end` may be called on other threads."""
 
-    def __init__(self, item: Subscription, frontier: int, on_close: Callable[[Reading], None]) -> None:
-        self.item = item
+    def __init__(self, place: Place, frontier: int, on_close: Callable[[Reading], None]) -> None:
+        self.place = place
         # Every change before it was returned.
         self.frontier = frontier
         self._on_close = on_close
@@ -69,9 +69,7 @@ class Reading:
         """Whole times, as far as they are there, until there are `count` rows or more (None: those of times
         before `until`). Waits up to `timeout` seconds for the first row."""
         if self._active:
-            raise TidemillError(
-                f'subscription "{self.item.name}" is being fetched from in this session', sqlstate="55006"
-            )
+            raise TidemillError(f"{self.place} is being fetched from in this session", sqlstate="55006")
         self._active, done = True, False
         try:
             async for batch in self._rows(count, timeout, until, open_):
@@ -94,6 +92,8 @@ class Reading:
             batch = await self._next(wait, frontier, open_, again=not partial)
             if batch is None:
                 break
+            if not batch.num_rows:
+                continue  # nothing of it belongs to the share
             complete = _complete(batch)
             if complete is None or batch.num_rows > 1:
                 yield batch
@@ -132,7 +132,7 @@ class Reading:
                 continue
             self._coming = None
             try:
-                return coming.result()
+                return self.place.rows(coming.result())
             except (FellBehind, QueryCanceled):
                 # The session did other things for too long, or cancelled another statement.
                 self._drop()
@@ -159,16 +159,16 @@ class Readings:
     """The subscriptions that a session reads."""
 
     def __init__(self) -> None:
-        self._open: dict[ItemId, Reading] = {}
+        self._open: dict[str, Reading] = {}
 
-    def find(self, item: Subscription) -> Reading | None:
-        return self._open.get(item.id)
+    def find(self, place: Place) -> Reading | None:
+        return self._open.get(place.key)
 
     def add(self, reading: Reading) -> None:
-        self._open[reading.item.id] = reading
+        self._open[reading.place.key] = reading
 
-    def remove(self, item: Subscription) -> None:
-        reading = self._open.pop(item.id, None)
+    def remove(self, place: Place) -> None:
+        reading = self._open.pop(place.key, None)
         if reading is not None:
             reading.close()
 

@@ -10,15 +10,21 @@ from typing import Literal
 
 from sqlglot import exp
 
-from tidemill.engine.api import SubscribeRequest
+from tidemill.engine.api import ConsumeRequest, SubscribeRequest
 from tidemill.errors import InvalidValue
 from tidemill.sql import ast
 from tidemill.sql.parse import ParsedStatement
 from tidemill.sql.relation import parse_relation
 
 
-def subscribe_statement(request: SubscribeRequest) -> ParsedStatement:
+def subscribe_statement(request: SubscribeRequest | ConsumeRequest) -> ParsedStatement:
     """The statement of the request. Raises if the request is invalid; positions are those in its query."""
+    if isinstance(request, ConsumeRequest):
+        name = parse_relation(request.name)
+        if not isinstance(name, ast.Name):
+            raise InvalidValue("a durable subscription is read by its name")
+        at = None if request.position is None else ast.Expr(exp.Literal.number(request.position))
+        return ParsedStatement(ast.ReadSubscription(name, at, request.share), request.name, 0)
     statement = ast.Subscribe(
         parse_relation(request.query),
         _output(request),

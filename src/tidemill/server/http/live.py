@@ -16,7 +16,7 @@ import pyarrow as pa
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from tidemill.engine.api import HistoryGone, Rows, Session, SubscribeRequest, close_batches
+from tidemill.engine.api import ConsumeRequest, HistoryGone, Rows, Session, SubscribeRequest, close_batches
 from tidemill.errors import Internal, QueryCanceled, TidemillError
 from tidemill.server.http.auth import Caller
 from tidemill.server.http.events import Events, RunRows
@@ -107,13 +107,15 @@ class LiveQuery(Response):
             try:
                 await self._send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 self._begun = True
-                await self._stream(session, rows, Events(snapshot=asked.snapshot, progress=request.progress))
+                # The contents of a durable subscription are changes of an empty relation.
+                snapshot = isinstance(asked, SubscribeRequest) and asked.snapshot
+                await self._stream(session, rows, Events(snapshot=snapshot, progress=request.progress))
             finally:
                 await close_batches(rows.batches)
         finally:
             await session.close()
 
-    async def _start(self, session: Session) -> tuple[Rows, SubscribeRequest]:
+    async def _start(self, session: Session) -> tuple[Rows, SubscribeRequest | ConsumeRequest]:
         """The rows of the subscription, and the request that succeeded."""
         fresh = self._request.fresh
         try:
@@ -124,14 +126,16 @@ class LiveQuery(Response):
         await session.fail()
         return await self._execute(session, fresh), fresh
 
-    async def _execute(self, session: Session, request: SubscribeRequest) -> Rows:
+    async def _execute(self, session: Session, request: SubscribeRequest | ConsumeRequest) -> Rows:
         outcome = await session.execute(await session.prepare_subscribe(request), alone=True)
         if not isinstance(outcome, Rows):
             raise Internal("a subscription without rows")
         return outcome
 
     async def _stream(self, session: Session, rows: Rows, events: Events) -> None:
-        await self._speak(events.begin(rows.columns, self._request.subscribe.keys, RETRY_MS))
+        asked = self._request.subscribe
+        keys = asked.keys if isinstance(asked, SubscribeRequest) else ()
+        await self._speak(events.begin(rows.columns, keys, RETRY_MS))
         encoder = self._streams.encoder(rows, RunRows)
         try:
             while (batch := await self._next(session, rows, events)) is not None:

@@ -7,14 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tidemill.engine.api import SubscribeRequest
+from tidemill.engine.api import ConsumeRequest, SubscribeRequest
 from tidemill.errors import LimitExceeded
 from tidemill.server.http.limits import MAX_PARAMETERS
 from tidemill.server.http.request import BadRequest
 from tidemill.server.limits import MAX_QUERY_BYTES
 
 _TRUE, _FALSE = ("", "true", "on", "yes", "1"), ("false", "off", "no", "0")
-_ONCE = ("query", "envelope", "snapshot", "progress", "as_of", "up_to", "database")
+_ONCE = (
+    *("query", "envelope", "snapshot", "progress", "as_of", "up_to", "database"),
+    *("subscription", "position", "share"),
+)
+# The others of a request for a durable subscription.
+_OF_SUBSCRIPTION = frozenset({"subscription", "position", "share", "progress", "database"})
 # Times have 63 bits: 19 digits.
 _MAX_TIME_DIGITS = 19
 
@@ -25,7 +30,7 @@ class LiveRequest:
     `fresh`: for a client that reconnects, the request to use if the history is gone, which returns a new
     snapshot; None if the client wants no snapshot."""
 
-    subscribe: SubscribeRequest
+    subscribe: SubscribeRequest | ConsumeRequest
     progress: bool
     database: str | None
     fresh: SubscribeRequest | None = None
@@ -48,6 +53,8 @@ def parse_live(items: Sequence[tuple[str, str]], last_event_id: str | None) -> L
             raise BadRequest(f'the parameter "{name}" is given twice')
         else:
             said[name] = _text(name, value)
+    if "subscription" in said:
+        return _consumed(said, keys, last_event_id)
     if not said.get("query", "").strip():
         raise BadRequest(
             'the parameter "query" is missing', hint="Give the name of a relation, or a SELECT, as query=..."
@@ -65,14 +72,35 @@ def parse_live(items: Sequence[tuple[str, str]], last_event_id: str | None) -> L
     )
     progress = _boolean("progress", said.get("progress", "false"))
     live = LiveRequest(asked, progress, said.get("database"))
-    return live if not last_event_id else _resumed(live, last_event_id)
+    return live if not last_event_id else _resumed(live, asked, _told(last_event_id))
 
 
-def _resumed(live: LiveRequest, last_event_id: str) -> LiveRequest:
-    """The request for a client that received everything before `last_event_id`."""
+def _consumed(said: dict[str, str], keys: list[str], last_event_id: str | None) -> LiveRequest:
+    """The request for a durable subscription: from the last event, the position, or the acknowledged one."""
+    for name in [*said, *["key"] * len(keys)]:
+        if name not in _OF_SUBSCRIPTION:
+            raise BadRequest(f'"{name}" is for a query', hint="CREATE SUBSCRIPTION says what is sent.")
+    position, share = _number("position", said), _number("share", said)
+    begin = _told(last_event_id) if last_event_id else position
+    progress = _boolean("progress", said.get("progress", "false"))
+    return LiveRequest(ConsumeRequest(said["subscription"], begin, share), progress, said.get("database"))
+
+
+def _number(name: str, said: dict[str, str]) -> int | None:
+    value = said.get(name)
+    if value is not None and not _digits(value):
+        raise BadRequest(f'"{name}" is no number')
+    return None if value is None else int(value)
+
+
+def _told(last_event_id: str) -> int:
     if not _digits(last_event_id) or int(last_event_id) == 0:
         raise BadRequest("Last-Event-ID is none of this stream's ids")
-    told, asked = int(last_event_id), live.subscribe
+    return int(last_event_id)
+
+
+def _resumed(live: LiveRequest, asked: SubscribeRequest, told: int) -> LiveRequest:
+    """The request for a client that received everything before `told`."""
     over = asked.up_to is not None and _digits(asked.up_to) and told >= int(asked.up_to)
     return replace(
         live,

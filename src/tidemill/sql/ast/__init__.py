@@ -100,6 +100,7 @@ from tidemill.sql.ast.subscriptions import (
     Acknowledge,
     CreateSubscription,
     FetchSubscription,
+    ReadSubscription,
     ResetSubscription,
 )
 from tidemill.sql.ast.tables import (
@@ -223,6 +224,7 @@ __all__ = [
     "ProtobufRegistry",
     "ProtobufSchema",
     "Query",
+    "ReadSubscription",
     "ReassignOwned",
     "Regex",
     "ReleaseSavepoint",

@@ -1,8 +1,8 @@
 """CREATE SUBSCRIPTION, FETCH ... FROM SUBSCRIPTION and ACKNOWLEDGE.
 
     CREATE SUBSCRIPTION [IF NOT EXISTS] name FOR relation | (query) [ENVELOPE ...] [WITH (options)]
-    FETCH [n | ALL] FROM SUBSCRIPTION name [WITH (TIMEOUT = '1 s', POSITION = p)]
-    ACKNOWLEDGE SUBSCRIPTION name [TO p]
+    FETCH [n | ALL] FROM SUBSCRIPTION name [WITH (TIMEOUT = '1 s', POSITION = p, SHARE = i)]
+    ACKNOWLEDGE SUBSCRIPTION name [SHARE i] [TO p]
 
 SUBSCRIPTION is not reserved: FETCH FROM subscription reads a cursor of that name.
 """
@@ -32,6 +32,8 @@ _OPTIONS: dict[tuple[str, ...], Callable[[TokenCursor], object]] = {
     ("snapshot",): boolean,
     ("retain",): TokenCursor.string,
     ("retain", "size"): TokenCursor.string,
+    ("shares",): TokenCursor.integer,
+    ("share", "key"): TokenCursor.idents_in_parentheses,
 }
 
 
@@ -68,6 +70,7 @@ def fetch_subscription(
     readers: dict[tuple[str, ...], Callable[[TokenCursor], object]] = {
         ("timeout",): timeout,
         ("position",): _position,
+        ("share",): TokenCursor.integer,
     }
     options = accept_fields(cursor, readers, "FETCH") if cursor.accept("with") else {}
     return FetchSubscription(name, count, **options)
@@ -77,7 +80,8 @@ def acknowledge(cursor: TokenCursor) -> Statement:
     """After ACKNOWLEDGE."""
     cursor.expect("subscription")
     name = cursor.name()
-    return Acknowledge(name, _position(cursor) if cursor.accept("to") else None)
+    share = cursor.integer() if cursor.accept("share") else None
+    return Acknowledge(name, _position(cursor) if cursor.accept("to") else None, share)
 
 
 def _position(cursor: TokenCursor) -> Expr:
