@@ -243,6 +243,31 @@ def test_a_transaction_that_is_open_for_long(upstream: UpstreamDatabase) -> None
             world.close()
 
 
+def test_tables_that_inherit(upstream: UpstreamDatabase) -> None:
+    """Each row is in the table that holds it, and in no other, whichever name the statement had."""
+    upstream.run(
+        "CREATE TABLE base (id int)",
+        "CREATE TABLE child (extra text) INHERITS (base)",
+        "ALTER TABLE base REPLICA IDENTITY FULL",
+        "ALTER TABLE child REPLICA IDENTITY FULL",
+        "INSERT INTO base VALUES (1), (2)",
+        "INSERT INTO child VALUES (1, 'x'), (3, 'y')",
+        "CREATE PUBLICATION p FOR TABLE base",
+    )
+    world = SourceWorld(upstream, "base", "child")
+    try:
+        world.catch_up()
+        upstream.run(
+            "UPDATE base SET id = id + 10", "DELETE FROM base WHERE id = 13", "INSERT INTO child VALUES (7)"
+        )
+        world.catch_up()
+        assert world.table() == world.wanted("SELECT * FROM ONLY base") == {(11,): 1, (12,): 1}
+        assert world.table(1) == world.wanted("SELECT * FROM child") == {(11, "x"): 1, (7, None): 1}
+        assert not world.errors[0] and not world.errors[1]
+    finally:
+        world.close()
+
+
 def test_many_columns(upstream: UpstreamDatabase) -> None:
     columns = ", ".join(f"c{n} int" for n in range(1600))
     values = ", ".join(str(n) for n in range(1600))

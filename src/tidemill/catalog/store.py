@@ -239,7 +239,8 @@ class Catalog:
 
     def settle(self, source_id: ItemId) -> None:
         """Nothing of the dropped source is upstream any more, or can be removed."""
-        self._forget(OWED + source_id)
+        if OWED + source_id in self._rows:
+            self._forget(OWED + source_id)
 
     def _forget(self, row: str) -> None:
         with self._lock, self._environment.txns.paused():
