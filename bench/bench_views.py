@@ -69,7 +69,8 @@ class Bench:
     def __init__(self, server: ServerProcess, rows: int) -> None:
         self.server = server
         self.rows = rows
-        self.next = rows
+        # Larger than any before: a change of each group's max.
+        self.next = 1_000_000
         self.rng = np.random.default_rng(21)
 
     @contextmanager
@@ -93,7 +94,8 @@ class Bench:
         """New rows in random groups; when they were sent."""
         count = min(CHANGES, self.rows // 10)
         near = self.rng.integers(0, self.rows, count).tolist()
-        values = self.rng.integers(0, 100_000, count).tolist()
+        values = range(self.next, self.next + count)
+        self.next += count
         lines = "".join(
             f"{n}\t{n // ROWS_OF_GROUP}\t{n % FEW_GROUPS}\t{x}\n" for n, x in zip(near, values, strict=True)
         )

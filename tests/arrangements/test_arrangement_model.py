@@ -153,6 +153,7 @@ class World:
             before = self.rng.randint(reader.arrangement.since, reader.read)
             found = counted(reader.arrangement.lookup(hashes_of(keys), before))
             assert found == self.source.contents(keys, before)
+            assert reader.arrangement.count(hashes_of(keys)) >= len(found)
 
 
 def play(actions: list[str], seed: int) -> None:

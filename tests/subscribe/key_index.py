@@ -32,6 +32,9 @@ class ListedIndex:
         # As shards say it.
         return found.cast(pa.schema([f.with_nullable(f.name != DIFF_COLUMN) for f in found.schema]))
 
+    def count(self, hashes: np.ndarray) -> int:
+        return self.lookup(hashes, self.upper).num_rows
+
     def append(self, updates: pa.Table, hashes: np.ndarray, upper: int) -> None:
         assert len(hashes) == updates.num_rows and upper >= self.upper
         if updates.num_rows:

@@ -66,6 +66,11 @@ class Arrangement:
         self._check()
         return found
 
+    def count(self, hashes: np.ndarray) -> int:
+        """How many rows a lookup of the hashes gives at most, about: rows that are added up there count
+        separately, and retractions too."""
+        return self._contents.count(hashes)
+
     def append(self, updates: pa.Table, hashes: np.ndarray, upper: int) -> None:
         """All changes of the collection from `self.upper` to `upper`: at least the columns, `mz_timestamp`
         and `mz_diff`, and the hash of each row's key. They may begin earlier: what is there already is

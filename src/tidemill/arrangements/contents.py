@@ -143,6 +143,11 @@ class Contents:
             return self.schema.empty_table()
         return consolidate(pa.concat_tables(found), RelationDesc())
 
+    def count(self, hashes: np.ndarray) -> int:
+        with self._lock:
+            runs, pieces = self._base.runs, self._pieces
+        return sum(run.count(hashes) for run in runs) + sum(piece.count(hashes) for piece in pieces)
+
     def append(self, updates: pa.Table, hashes: np.ndarray, upper: int, reader: int | None = None) -> None:
         """All changes from `self.upper` (or an earlier time) to `upper`. Raises DiskFull."""
         with self._lock:

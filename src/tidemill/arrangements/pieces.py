@@ -53,6 +53,11 @@ class TimedPiece:
         at = spread(self.hashes.searchsorted(wanted, "left"), self.hashes.searchsorted(wanted, "right"))
         return self.rows.take(pa.array(at[self.times[at] < before]))
 
+    def count(self, wanted: np.ndarray) -> int:
+        """The number of updates of the hashes at all times."""
+        first, end = self.hashes.searchsorted(wanted, "left"), self.hashes.searchsorted(wanted, "right")
+        return int((end - first).sum())
+
     def split(self, time: int) -> tuple[TimedPiece | None, TimedPiece | None]:
         """The updates before a time, and the others."""
         early = self.times < time

@@ -20,16 +20,19 @@ from tidemill.catalog.items import MaterializedView, Source, SourceProgress, Sou
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import LimitExceeded, TidemillError, Unavailable
 from tidemill.inputs.opened import open_inputs
+from tidemill.query.keyed_changes import evaluate_keys
 from tidemill.query.multiset import add_up
 from tidemill.query.run import run
-from tidemill.sql.bind import BoundQuery
+from tidemill.sql.bind import BoundQuery, linearity
+from tidemill.sql.bind.accumulated import STATE, AccumulatedQuery, accumulated
 from tidemill.sql.bind.incremental import KeyedStage, keyed_stages
-from tidemill.sql.plan.explain import explain_rules
+from tidemill.sql.plan.explain import explain_key, explain_rules
 from tidemill.sql.plan.unkept import NotIncremental
 from tidemill.sql.plan.versions import VERSION
+from tidemill.subscribe.accumulating import AccumulatingFollower
 from tidemill.subscribe.follower import CollectionFollower
 from tidemill.subscribe.key_local import KeyIndex, KeyLocalFollower, RunningStage
-from tidemill.subscribe.linear import told_names
+from tidemill.subscribe.linear import LinearFollower, told_names
 from tidemill.subscribe.stage_query import running_stages
 from tidemill.types.arrow import DIFF_COLUMN, shard_schema
 
@@ -43,6 +46,7 @@ MAX_STAGE_BYTES = 512 << 20
 
 # Changes when the rows of the same text would be others.
 _STAGE = "stage 1"
+_SUMS = "sums 1"
 
 
 def stages_to_follow(catalog: CatalogState, bound: BoundQuery) -> tuple[KeyedStage, ...]:
@@ -97,6 +101,66 @@ def follow_stages(
         raise
 
 
+def sums_to_follow(catalog: CatalogState, bound: BoundQuery) -> AccumulatedQuery | None:
+    if not only_stored(catalog, bound):
+        return None
+    try:
+        return accumulated(bound)
+    except NotIncremental:
+        return None
+
+
+def describe_sums(catalog: CatalogState, bound: BoundQuery, query: AccumulatedQuery) -> list[str]:
+    relations = [catalog.relation(i).name for i in dict.fromkeys(bound.inputs.values())]
+    groups = f"for each {explain_key(query.shown)}" if query.shown else "of all rows"
+    reads = [f"    reads {name}, its changes alone" for name in relations]
+    return ["by adding changes to sums", f"  Sums {groups}", *reads]
+
+
+def follow_sums(
+    runtime: QueryRuntime,
+    catalog: CatalogState,
+    bound: BoundQuery,
+    query: AccumulatedQuery,
+    followers: Mapping[str, CollectionFollower],
+    from_: int,
+) -> AccumulatingFollower:
+    """`followers`: of the query's relations from `from_` on, by placeholder. Raises NotIncremental if Spark
+    cannot run the query over the sums."""
+
+    def evaluate(state: pa.Table) -> pa.Table:
+        return evaluate_keys(runtime.spark, query.text, {STATE: state}, query.schema)
+
+    def first() -> Iterator[tuple[pa.Table, np.ndarray]]:
+        opened = open_inputs(runtime.collections, catalog, query.changes, from_ - 1)
+        try:
+            with run(runtime.spark, query.first, opened.inputs, query.first_columns) as stream:
+                for batch in stream:
+                    rows = _once(pa.Table.from_batches([batch]).rename_columns(query.state.names))
+                    yield rows, key_hash(rows, query.keys)
+        finally:
+            opened.close()
+
+    try:
+        more = [pa.field(VERSION, pa.int32()), pa.field(DIFF_COLUMN, pa.int64())]
+        evaluate(pa.schema([*query.state, *more]).empty_table())
+    except Unavailable:
+        raise
+    except TidemillError as e:
+        raise NotIncremental(e.primary) from e
+    shards = {p: f.relation for p, f in followers.items()}
+    items = [runtime.collections.shard(_stored(catalog, i)) for i in dict.fromkeys(bound.inputs.values())]
+    name = f"{_SUMS} {sorted(shards.items())}: {query.first}"
+    state = runtime.arrangements.private(name, query.state, from_, first, items)
+    try:
+        branches = linearity(query.changes).branches
+        linear = LinearFollower(runtime.evaluations, query.changes.columns, branches, followers, from_)
+        return AccumulatingFollower(query, linear, state, evaluate, told_names(bound.columns))
+    except BaseException:
+        state.close()
+        raise
+
+
 class _Stages:
     """The stages of one query."""
 
@@ -116,9 +180,7 @@ class _Stages:
         self.columns = {name: schema.names for name, schema in self._relations.items()}
 
     def _item(self, relation_id: str) -> Table | Source | SourceTable | MaterializedView:
-        item = self._catalog.relation(relation_id)
-        assert isinstance(item, Table | Source | SourceTable | MaterializedView)
-        return item
+        return _stored(self._catalog, relation_id)
 
     def check(self) -> None:
         """Whether Spark can run the stages: it refuses some forms of queries."""
@@ -185,6 +247,12 @@ class _Stages:
         return add_up([_once(pa.Table.from_batches(batches, schema=schema))])
 
 
+def _stored(catalog: CatalogState, relation_id: str) -> Table | Source | SourceTable | MaterializedView:
+    item = catalog.relation(relation_id)
+    assert isinstance(item, Table | Source | SourceTable | MaterializedView)
+    return item
+
+
 def _once(rows: pa.Table) -> pa.Table:
     return rows.append_column(DIFF_COLUMN, pa.array(np.ones(rows.num_rows, np.int64)))
 
@@ -193,6 +261,9 @@ class _NoIndex:
     """Of stages that are only checked."""
 
     def lookup(self, hashes: np.ndarray, before: int) -> pa.Table:
+        raise NotImplementedError
+
+    def count(self, hashes: np.ndarray) -> int:
         raise NotImplementedError
 
     def append(self, updates: pa.Table, hashes: np.ndarray, upper: int) -> None:

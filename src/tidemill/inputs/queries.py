@@ -18,7 +18,15 @@ from tidemill.arrangements import ArrangementsOf
 from tidemill.catalog.state import CatalogState
 from tidemill.inputs.collections import Collections
 from tidemill.inputs.followers import PolledFollower, QueryFollower, counted
-from tidemill.inputs.incremental import describe_stages, follow_stages, only_stored, stages_to_follow
+from tidemill.inputs.incremental import (
+    describe_stages,
+    describe_sums,
+    follow_stages,
+    follow_sums,
+    only_stored,
+    stages_to_follow,
+    sums_to_follow,
+)
 from tidemill.inputs.opened import QueryInputs, SystemRows, open_inputs
 from tidemill.inputs.timelines import not_readable
 from tidemill.persist.part import Part
@@ -150,6 +158,12 @@ def _on_changes(
     """The follower of a query that is not followed as a whole."""
     if is_linear(catalog, bound):
         return LinearFollower(runtime.evaluations, bound.columns, linearity(bound).branches, followers, from_)
+    sums = sums_to_follow(catalog, bound)
+    try:
+        if sums is not None:
+            return follow_sums(runtime, catalog, bound, sums, followers, from_)
+    except NotIncremental:
+        pass
     try:
         return follow_stages(runtime, catalog, bound, stages_to_follow(catalog, bound), followers, from_)
     except NotIncremental:
@@ -162,7 +176,7 @@ def is_linear(catalog: CatalogState, bound: BoundQuery) -> bool:
 
 def followed_whole(catalog: CatalogState, bound: BoundQuery) -> NotIncremental | None:
     """Why the query is followed as a whole, if it is."""
-    if is_linear(catalog, bound):
+    if is_linear(catalog, bound) or sums_to_follow(catalog, bound) is not None:
         return None
     try:
         stages_to_follow(catalog, bound)
@@ -175,6 +189,9 @@ def described(catalog: CatalogState, bound: BoundQuery) -> list[str]:
     """How the query is followed, for EXPLAIN."""
     if is_linear(catalog, bound):
         return ["on the changes of its inputs"]
+    sums = sums_to_follow(catalog, bound)
+    if sums is not None:
+        return describe_sums(catalog, bound, sums)
     because = followed_whole(catalog, bound)
     if because is None:
         return describe_stages(catalog, bound)

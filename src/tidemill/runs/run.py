@@ -123,16 +123,21 @@ class HashRun:
 
     def positions(self, wanted: np.ndarray) -> np.ndarray:
         """Of all rows with one of the ascending, distinct hashes."""
-        found = [_NOWHERE]
+        return np.concatenate([_NOWHERE, *(spread(first, end) for first, end in self._places(wanted))])
+
+    def count(self, wanted: np.ndarray) -> int:
+        """The number of these rows."""
+        return sum(int((end - first).sum()) for first, end in self._places(wanted))
+
+    def _places(self, wanted: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Ranges of positions, batch by batch."""
         begin = 0
         for n, end in enumerate(wanted.searchsorted(self.lasts, side="right").tolist()):
             if begin < end:
-                piece, hashes = wanted[begin:end], self._hashes[n]
-                first, last = hashes.searchsorted(piece, "left"), hashes.searchsorted(piece, "right")
-                found.append(spread(first, last) + self._starts[n])
+                piece, hashes, start = wanted[begin:end], self._hashes[n], self._starts[n]
+                yield hashes.searchsorted(piece, "left") + start, hashes.searchsorted(piece, "right") + start
                 # Rows of the last one may follow in the next batch.
                 begin = end - 1 if wanted[end - 1] == self.lasts[n] else end
-        return np.concatenate(found)
 
     def slice(self, lower: int, upper: int) -> list[pa.RecordBatch]:
         """The rows at [lower, upper)."""

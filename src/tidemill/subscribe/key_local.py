@@ -43,6 +43,8 @@ class KeyIndex(Protocol):
 
     def lookup(self, hashes: np.ndarray, before: int) -> pa.Table: ...
 
+    def count(self, hashes: np.ndarray) -> int: ...
+
     def append(self, updates: pa.Table, hashes: np.ndarray, upper: int) -> None: ...
 
     def compact(self, to: int) -> None: ...
@@ -118,6 +120,8 @@ class KeyLocalFollower:
         self._holds = holds
         # An error of an expression, to be raised after all earlier changes.
         self._failure: TidemillError | None = None
+        # By stage: its whole answer, if it was computed at the last time at which its inputs changed.
+        self._answers: dict[str, tuple[int, pa.Table]] = {}
 
     def advance(self) -> CollectionChanges | None:
         if self._failure is not None:
@@ -257,8 +261,17 @@ class KeyLocalFollower:
         }
         reached = np.unique(np.concatenate(list(steps.values())))
         touched = Touched.of(reached, list(hashes.values()), [steps[n] for n in hashes])
-        tables: dict[str, pa.Table] = {}
+        asked: dict[str, Touched] = {}
         for number, each in enumerate(stage.inputs):
+            if each.index is not None:
+                alone = each.name in stage.linear
+                asked[each.name] = touched.where(reached % ways != number) if alone else touched
+        # Counted before they are read: they may be most of a collection.
+        found = sum(i.index.count(asked[i.name].keys) for i in stage.inputs if i.index is not None)
+        if found > MAX_VERSION_ROWS:
+            return self._at_once(stage, times)
+        tables: dict[str, pa.Table] = {}
+        for each in stage.inputs:
             own = _no_changes(each.schema)
             if each.name in changes:
                 own = changes[each.name]
@@ -267,22 +280,29 @@ class KeyLocalFollower:
             if each.index is None:
                 tables[each.name] = loose_versions(reached, own)
                 continue
-            asked, alone = touched, each.name in stage.linear
-            if alone:
-                asked = touched.where(reached % ways != number)
-            before = _bare(each.index.lookup(asked.keys, lower).select([*each.schema.names, DIFF_COLUMN]))
+            of_keys, alone = asked[each.name], each.name in stage.linear
+            before = _bare(each.index.lookup(of_keys.keys, lower).select([*each.schema.names, DIFF_COLUMN]))
             of = hashes.get(each.name, _NO_HASHES)
-            rows = versions(asked, before, each.hashes(before), own, of)
+            rows = versions(of_keys, before, each.hashes(before), own, of)
             tables[each.name] = pa.concat_tables([rows, loose_versions(reached, own)]) if alone else rows
         if sum(map(total, tables.values())) > MAX_VERSION_ROWS:
-            if len(times) > 1:
-                raise _TooMany
-            at = int(times[0])
-            changed = add_up([stage.whole(at), negated(stage.whole(at - 1))])
-            changed = changed.rename_columns([*stage.names, DIFF_COLUMN])
-            stamps = pa.array(np.full(changed.num_rows, at))
-            return changed.add_column(len(stage.names), TIME_COLUMN, stamps)
+            return self._at_once(stage, times)
+        self._answers.pop(stage.name, None)
         return difference(stage.evaluate(tables), times[reached // ways], stage.names)
+
+    def _at_once(self, stage: RunningStage, times: np.ndarray) -> pa.Table:
+        """The changes of a stage's whole answer; of one time, so that it need not be computed for others."""
+        if len(times) > 1:
+            raise _TooMany
+        at = int(times[0])
+        last = self._answers.pop(stage.name, None)
+        # Since then nothing has changed, unless this is another attempt at the same time.
+        before = last[1] if last is not None and last[0] < at else stage.whole(at - 1)
+        now = stage.whole(at)
+        changed = add_up([now, negated(before)]).rename_columns([*stage.names, DIFF_COLUMN])
+        self._answers[stage.name] = (at, now)
+        stamps = pa.array(np.full(changed.num_rows, at))
+        return changed.add_column(len(stage.names), TIME_COLUMN, stamps)
 
     def _indexes(self) -> list[KeyIndex]:
         return [i.index for stage in self._stages for i in stage.inputs if i.index is not None]

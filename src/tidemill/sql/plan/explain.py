@@ -71,6 +71,10 @@ def explain_rules(stage: Stage) -> list[str]:
     return [f"{what}, for each {shown.listed(key)}" for what, key in stage.rules]
 
 
+def explain_key(key: Sequence[BoundNode]) -> str:
+    return _Explained().listed(key)
+
+
 class _Explained:
     def __init__(self) -> None:
         # Subqueries in expressions of the operator at hand, which are shown below it.
