@@ -76,7 +76,7 @@ async def _acknowledgements(dsn: str, seconds: float) -> Figure:
             while time.monotonic() < until:
                 # Times are milliseconds of the clock: a little later than the last one, and surely past.
                 position = time.time_ns() // 1_000_000 - 50
-                await c.execute(f"ACKNOWLEDGE SUBSCRIPTION s{n} TO {position}".encode())
+                await c.execute(f"ACKNOWLEDGE SUBSCRIPTION s{n} TO %s".encode(), (position,))
                 done += 1
 
     await asyncio.sleep(0.1)

@@ -6,6 +6,7 @@ Every setting that both have is given the same values, good and bad ones of each
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -49,17 +50,40 @@ NOT_COMPARED = {"cluster", "database", "role", "session_authorization", "subscri
 OWN_VALUES = {"timezone", "transaction_isolation", "default_transaction_isolation"}
 
 
+class _Postgres:
+    """A session of a PostgreSQL."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._session: psycopg.Connection[Any] | None = None
+
+    def asked(self, name: str, value: str) -> str | tuple[str | None, ...]:
+        """What SHOW shows after SET; or state, words, detail and hint of the error. Asked again when a
+        timeout of some milliseconds, which was just set, ends the query or the session."""
+        while True:
+            session = self._session
+            if session is None or session.closed:
+                session = self._session = psycopg.connect(self._uri, autocommit=True)
+            found = _asked(session, name, value)
+            if not session.closed and not (isinstance(found, tuple) and found[0] == "57014"):
+                return found
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+
+
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[psycopg.Connection[Any]]:
-    with postgres_server() as uri, psycopg.connect(uri, autocommit=True) as connection:
-        yield connection
+def postgres() -> Iterator[_Postgres]:
+    with postgres_server() as uri, closing(_Postgres(uri)) as found:
+        yield found
 
 
 @pytest.mark.parametrize("name", sorted(set(SESSION_VARIABLES) - NOT_COMPARED))
-def test_a_setting_takes_what_it_takes_in_postgresql(name: str, postgres: psycopg.Connection[Any]) -> None:
+def test_a_setting_takes_what_it_takes_in_postgresql(name: str, postgres: _Postgres) -> None:
     variable = SESSION_VARIABLES[name]
     for value in VALUES:
-        theirs = _theirs(postgres, name, value)
+        theirs = postgres.asked(name, value)
         ours = _ours(name, value)
         if isinstance(ours, CannotChange):
             # What is refused would be taken there: but for what nobody can change.
@@ -70,15 +94,6 @@ def test_a_setting_takes_what_it_takes_in_postgresql(name: str, postgres: psycop
             continue
         else:
             assert ours == theirs, value
-
-
-def _theirs(postgres: psycopg.Connection[Any], name: str, value: str) -> str | tuple[str | None, ...]:
-    """What SHOW shows then; or state, words, detail and hint of the error. Asked again when a
-    statement_timeout of some milliseconds is over before it is shown."""
-    found = _asked(postgres, name, value)
-    while isinstance(found, tuple) and found[0] == "57014":
-        found = _asked(postgres, name, value)
-    return found
 
 
 def _asked(postgres: psycopg.Connection[Any], name: str, value: str) -> str | tuple[str | None, ...]:

@@ -12,69 +12,7 @@ import pytest
 
 from engine.asking import run, until
 from support.kafka import Kafka
-from support.upstream_log import UpstreamLog
-
-TABLES = ("left", "right")
-BOTH = (
-    "SELECT l.v, r.v FROM (SELECT (data->>'v')::int AS v FROM l) l, (SELECT (data->>'v')::int AS v FROM r) r"
-)
-
-
-class Bank:
-    """Two tables with one row each, and the sources `l` and `r` over them."""
-
-    def __init__(self, home: psycopg.Connection[Any], kafka: Kafka) -> None:
-        self.home = home
-        names = [*(f"public.{table}" for table in TABLES), "transaction"]
-        self.log = UpstreamLog(kafka, {name: kafka.create_topic() for name in names})
-        run(home, f"CREATE CONNECTION k TO KAFKA (BROKER '{kafka.bootstrap}')")
-        self.value = 0
-        for table in TABLES:
-            self.log.snapshot(f"public.{table}", {"id": 1, "v": 0})
-        self.log.flush()
-
-    def create(self, envelope: str = "DEBEZIUM") -> None:
-        self.create_topic()
-        for table in TABLES:
-            self.create_table(table, envelope)
-
-    def create_topic(self) -> None:
-        topic = self.log.topics["transaction"]
-        run(self.home, f"CREATE SOURCE tx FROM KAFKA CONNECTION k (TOPIC '{topic}') FORMAT JSON")
-
-    def create_table(self, table: str, envelope: str = "DEBEZIUM") -> None:
-        topic = self.log.topics[f"public.{table}"]
-        run(
-            self.home,
-            f"CREATE SOURCE {table[0]} FROM KAFKA CONNECTION k (TOPIC '{topic}') "
-            f"KEY FORMAT JSON VALUE FORMAT JSON ENVELOPE {envelope} "
-            f"(TRANSACTION METADATA (SOURCE tx, COLLECTION 'public.{table}'))",
-        )
-
-    def raise_both(self, **options: Any) -> str:
-        """One transaction: the values of both tables."""
-        before, self.value = self.value, self.value + 1
-        return self.log.transaction(
-            *((f"public.{table}", {"id": 1, "v": before}, {"id": 1, "v": self.value}) for table in TABLES),
-            **options,
-        )
-
-    def torn(self) -> object:
-        """The times at which one table was ahead of the other."""
-        seen = run(
-            self.home,
-            "SUBSCRIBE (SELECT l.v - r.v AS off FROM (SELECT (data->>'v')::int AS v FROM l) l, "
-            "(SELECT (data->>'v')::int AS v FROM r) r) AS OF EARLIEST UP TO LATEST",
-        )
-        assert seen
-        return [row for row in seen if row[-1]]
-
-    def values(self) -> object:
-        """The values, or an error's first line."""
-        try:
-            return run(self.home, BOTH)
-        except psycopg.Error as e:
-            return e.diag.message_primary
+from support.whole_bank import Bank
 
 
 @pytest.fixture

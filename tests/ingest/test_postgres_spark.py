@@ -31,8 +31,8 @@ WAIT_SECONDS = 120.0
 ROWS = 20_000
 # Tasks that wait for the table's lock. One that runs alone would never see the other.
 _WAITING = """
-SELECT DISTINCT pid FROM pg_locks WHERE NOT granted AND relation = 't'::regclass
-AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+SELECT DISTINCT pid FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE NOT granted AND relation = 't'::regclass AND datname = current_database() AND query LIKE 'LOCK TABLE%'
 """
 
 

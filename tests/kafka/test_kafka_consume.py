@@ -28,6 +28,8 @@ from tidemill.sources.kafka.consume import (
 from tidemill.sources.kafka.messages import TopicMessages
 from tidemill.sources.kafka.native import NativeError
 
+PLAIN = Wanted()
+
 
 @pytest.fixture
 def settings(kafka: Kafka) -> dict[str, str | int]:
@@ -35,11 +37,16 @@ def settings(kafka: Kafka) -> dict[str, str | int]:
 
 
 def lots(
-    settings: dict[str, str | int], topic: str, lower: int, upper: int, partition: int = 0, **wanted: bool
+    settings: dict[str, str | int],
+    topic: str,
+    lower: int,
+    upper: int,
+    partition: int = 0,
+    wanted: Wanted = PLAIN,
 ) -> Generator[RecordBatchBuffer]:
     """Without those that only say that the broker is still waited for."""
     of = Range(topic, partition, lower, upper)
-    with closing(cast("Generator[RecordBatchBuffer]", read_range(settings, of, Wanted(**wanted)))) as reading:
+    with closing(cast("Generator[RecordBatchBuffer]", read_range(settings, of, wanted))) as reading:
         yield from (lot for lot in reading if lot.messages is not None)
 
 
@@ -88,7 +95,7 @@ def test_timestamps_and_headers_where_asked(kafka: Kafka, settings: dict[str, st
     topic = kafka.create_topic()
     headers = [("a", b"1"), ("a", None), ("ä", b""), ("b", b"\xff")]
     kafka.produce(topic, [Record(b"k", b"v", headers, 1234567890123), Record(b"k", b"w", None, 5)])
-    (lot,) = lots(settings, topic, 0, 2, timestamps=True, headers=True)
+    (lot,) = lots(settings, topic, 0, 2, wanted=Wanted(timestamps=True, headers=True))
     m = messages(lot)
     assert m.timestamps is not None and m.timestamps.tolist() == [1234567890123, 5]
     assert m.headers is not None
@@ -96,6 +103,25 @@ def test_timestamps_and_headers_where_asked(kafka: Kafka, settings: dict[str, st
     (lot,) = lots(settings, topic, 0, 2)
     assert messages(lot).timestamps is None and messages(lot).headers is None
     assert lot.bytes == 4
+
+
+def test_who_wrote_a_record(kafka: Kafka, settings: dict[str, str | int]) -> None:
+    """Neighbours mostly have the same writer; every change of it is found."""
+    topic = kafka.create_topic()
+    runs = [b"a"] * 40 + [b"b"] * 3 + [None] * 5 + [b"c"] * 20
+    named = [
+        [("x", b"%d" % n), *([] if run is None else [("run", b"old"), ("run", run)])]
+        for n, run in enumerate(runs)
+    ]
+    kafka.produce(topic, [Record(b"k", b"v", headers) for headers in named])
+    for lower, upper in [(0, 68), (0, 40), (5, 45), (41, 46), (43, 48)]:
+        of = Range(topic, 0, lower, upper)
+        found = [
+            m for lot in read_range(settings, of, Wanted(keys=False, writer="run")) if (m := lot.messages)
+        ]
+        said = [run for m in found for run in cast("pa.Array", m.writers).to_pylist()]
+        assert said == runs[lower:upper]
+        assert all(m.keys.null_count == len(m) for m in found)
 
 
 def messages(lot: RecordBatchBuffer) -> TopicMessages:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +19,11 @@ from support.server import ServerProcess
 
 SECONDS = 240.0
 VICTIMS = ("connect", "server", "broker")
+# Of `make chaos`. A slice of them, and another one: TIDEMILL_TEST_ROUNDS=20 TIDEMILL_TEST_SEED=3.
+ROUNDS = int(os.environ.get("TIDEMILL_TEST_ROUNDS", "100"))
+SEED = int(os.environ.get("TIDEMILL_TEST_SEED", "0"))
+# After so many rounds, and after the last, everything is compared.
+COMPARED = 5
 
 
 class DebeziumProof(ABC):
@@ -43,6 +50,13 @@ class DebeziumProof(ABC):
     @abstractmethod
     def work(self) -> None:
         """Change the upstream for a while."""
+
+    def rounds(self) -> Iterator[bool]:
+        """Kill one after the other. Says after each whether to compare everything."""
+        victims = random.Random(SEED)
+        for n in range(1, ROUNDS + 1):
+            self.trouble(victims.choice(VICTIMS))
+            yield n == ROUNDS or n % COMPARED == 0
 
     def trouble(self, which: str) -> None:
         """Kill one of them at work; the work goes on."""

@@ -29,7 +29,7 @@ def _read(dsn: str, name: str, position: int | None) -> list[tuple[int, Row]]:
         until = c.execute("SELECT mz_now()").fetchone()
         assert until is not None
         while True:
-            fetch = f"FETCH ALL FROM SUBSCRIPTION {name} WITH (TIMEOUT = 20{at})"
+            fetch = f"FETCH ALL FROM SUBSCRIPTION {name} WITH (TIMEOUT = 2{at})"
             rows = c.execute(fetch.encode()).fetchall()
             found += [(int(time), tuple(row)) for time, progressed, *row in rows if not progressed]
             if rows and rows[-1][0] > until[0]:
@@ -37,6 +37,7 @@ def _read(dsn: str, name: str, position: int | None) -> list[tuple[int, Row]]:
             at = ""
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("name", QUERIES)
 def test_changes_are_computed_again(connection: psycopg.Connection[Any], dsn: str, name: str) -> None:
     dice = random.Random(name)

@@ -20,7 +20,7 @@ from support.server import ServerProcess
 # As the views' names; `linear` and `through` are followed on changes, the others as a whole.
 QUERIES = {
     "linear": "SELECT k, at FROM seen WHERE mz_now() <= at + INTERVAL '1 second' AND k < 4",
-    "both": "SELECT k, until_ms FROM seen WHERE until_ms > mz_now() AND mz_now() >= at",
+    "lifetimes": "SELECT k, until_ms FROM seen WHERE until_ms > mz_now() AND mz_now() >= at",
     "grouped": "SELECT k, count(*) AS n, max(at) AS last FROM seen WHERE mz_now() BETWEEN at AND at + "
     "INTERVAL '1500 ms' GROUP BY k",
     "joined": "SELECT s.k, l.name FROM seen s LEFT JOIN labels l USING (k) WHERE mz_now() < s.at",

@@ -131,7 +131,14 @@ def test_a_limit_of_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.sqlstate == "54000"
 
 
-@pytest.mark.parametrize("text", ["", "7", "7:", ":7", "a-b", "7:x", f"7:{10**18}", "0-1-", "x" * 300])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "7", "7:", ":7", "a-b", "7:x", f"7:{10**18}", "0-1-", "a-b-7", "x" * 300),
+        pytest.param("00000024:00000288:0005", id="SQL Server"),
+        pytest.param("file=binlog.000003,pos=1234", id="MySQL without GTIDs"),
+    ],
+)
 def test_ids_of_no_known_connector(text: str) -> None:
     with pytest.raises(UnknownId) as caught:
         Origins().read(pa.array([None, "700:5", text]))

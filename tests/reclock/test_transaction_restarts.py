@@ -4,6 +4,7 @@ goes on. In every case all transactions are shown in the end, and none in parts.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from reclock.test_transaction_cuts import Reader
 from reclock.upstream import MARIADB, POSTGRES, Change, Told, Transaction, Upstream, Written
+from tidemill.reclock.transactions.changes import NO_RUN
 from tidemill.reclock.transactions.ids import Origins
 
 CAPTURES = Path(__file__).parent.parent / "kafka" / "data"
@@ -67,6 +69,21 @@ def test_changes_that_were_not_written_before_an_end_that_was(lost: int) -> None
     assert reader.cuts.waiting is not None and reader.cuts.waiting.id == "700"
     reader.upstream.write(100)
     assert read_on(reader) == 2
+
+
+def test_as_many_changes_as_announced_of_which_some_came_twice() -> None:
+    """The connector does not say which run wrote a change."""
+    reader = reading(POSTGRES, Transaction(tuple(one("a", n) for n in range(10))))
+    killed_after(reader, 1 + 5, (0, 3))
+    reader.upstream.write(100)
+    written = reader.upstream.topics["a", 0]
+    written[:] = [replace(record, run=NO_RUN) for record in written]
+    assert [record.order for record in written] == [1, 2, 3, 4, 5, 4, 5, 6, 7, 8, 9, 10]
+    reader.look()
+    reader.announce(100)
+    reader.scan(("a", 0), 10)
+    assert not reader.decide()
+    assert read_on(reader) == 1
 
 
 def test_the_count_of_an_interrupted_copy_is_too_low() -> None:

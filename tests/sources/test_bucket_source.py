@@ -17,7 +17,7 @@ from tidemill.engine.ddl.connection_kinds import CONNECTION_KINDS
 from tidemill.sources.contract import Forgotten, UpstreamError, UpstreamLost, UpstreamSource
 from tidemill.sources.definition import open_source
 from tidemill.sources.objects import bucket as bucket_module
-from tidemill.sources.objects.bucket import BucketListing, BucketStore, frozen, open_bucket
+from tidemill.sources.objects.bucket import BucketListing, BucketStore, frozen, kept_bucket, open_bucket
 from tidemill.sources.offsets import Offsets
 
 pytestmark = pytest.mark.s3
@@ -180,5 +180,5 @@ def test_the_servers_own_credentials_are_not_used(prefix: Prefix, monkeypatch: p
         source.frontier(0)
     monkeypatch.setenv("AWS_SESSION_TOKEN", "other")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    open_bucket.cache_clear()
+    kept_bucket.cache_clear()
     assert prefix.opened().frontier(0) == Offsets()

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.sources.aws_signature import AwsKeys, signed_headers
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kinesis.answers import ARRIVED, DATA, KEY, SCHEMA, SEQUENCE, last_sequence, parse
-from tidemill.sources.kinesis.client import Keys, endpoint_of, frozen, signed_headers
+from tidemill.sources.kinesis.client import SERVICE, endpoint_of, frozen
 from tidemill.sources.kinesis.places import START, Place, Places
 from tidemill.sources.kinesis.shards import ancestors, is_behind
 from tidemill.sources.kinesis.spool import Spool
@@ -31,7 +32,7 @@ KEY_ID, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEK
     ("keys", "region", "host", "operation", "body", "signature"),
     [
         (
-            Keys(KEY_ID, SECRET),
+            AwsKeys(KEY_ID, SECRET),
             "eu-west-1",
             "kinesis.eu-west-1.amazonaws.com",
             "ListShards",
@@ -39,7 +40,7 @@ KEY_ID, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEK
             "ef7ca45405494c342170350f4adc4e93654717aed64c377c29ed04a4d8fa31db",
         ),
         (
-            Keys(KEY_ID, SECRET, "a token  with spaces"),
+            AwsKeys(KEY_ID, SECRET, "a token  with spaces"),
             "us-east-1",
             "127.0.0.1:4568",
             "GetRecords",
@@ -47,7 +48,7 @@ KEY_ID, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEK
             "6e5c7724279c99f19d228468530df4d3b7e83bf4f019d48e036ebea3031583a8",
         ),
         (
-            Keys("a", "b"),
+            AwsKeys("a", "b"),
             "cn-north-1",
             "kinesis.cn-north-1.amazonaws.com.cn",
             "GetShardIterator",
@@ -57,11 +58,11 @@ KEY_ID, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEK
     ],
 )
 def test_signatures_are_those_of_botocore(
-    keys: Keys, region: str, host: str, operation: str, body: bytes, signature: str
+    keys: AwsKeys, region: str, host: str, operation: str, body: bytes, signature: str
 ) -> None:
     """Made with SigV4Auth of botocore 1.44.5."""
     headers = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": f"Kinesis_20131202.{operation}"}
-    found = signed_headers(keys, region, host, headers, body, WHEN)
+    found = signed_headers(keys, region, SERVICE, host, headers, body, WHEN)
     assert found["Authorization"].endswith(f"Signature={signature}")
     assert found.get("X-Amz-Security-Token") == keys.token
     assert SECRET not in repr(keys)

@@ -4,22 +4,18 @@ them too."""
 from __future__ import annotations
 
 import json
-import sys
 import time
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tidemill.dev.process import HOST, LocalProgram, pick_ports
+from support.moto import KEYS, START_SECONDS, Moto
 from tidemill.sources.aws_signature import AwsKeys, signed_headers
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.definition import open_source
@@ -27,36 +23,7 @@ from tidemill.sources.objects import bucket as bucket_module
 from tidemill.sources.objects.notifications import NotificationQueue, created
 from tidemill.sources.offsets import Offsets
 
-KEYS = {"region": "us-east-1", "access_key_id": "AKIDEXAMPLE", "secret_access_key": "secret/key"}
 ACCOUNT = "123456789012"
-START_SECONDS = 120.0
-
-
-class Moto(LocalProgram):
-    """Moto's server: S3, SQS, and the notifications of the one in the other."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__("moto", folder, "moto.log")
-        (self.port,) = pick_ports(1)
-        self.endpoint = f"http://{HOST}:{self.port}"
-
-    def start(self) -> None:
-        program = str(Path(sys.executable).with_name("moto_server"))
-        self._launch([program, "-H", HOST, "-p", str(self.port)])
-        self._wait_ready(self._answers, START_SECONDS)
-
-    def _answers(self) -> bool:
-        with urllib.request.urlopen(f"{self.endpoint}/moto-api/data.json", timeout=5.0) as answer:
-            return answer.status == 200
-
-    def client(self, service: str) -> Any:
-        return boto3.client(  # pyright: ignore[reportUnknownMemberType]
-            service,
-            endpoint_url=self.endpoint,
-            region_name=KEYS["region"],
-            aws_access_key_id=KEYS["access_key_id"],
-            aws_secret_access_key=KEYS["secret_access_key"],
-        )
 
 
 @pytest.fixture(scope="module")

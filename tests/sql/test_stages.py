@@ -46,14 +46,16 @@ def shown(query: str) -> str:
 
 CASES = """
 SELECT a, count(*) FROM t GROUP BY a
-> GROUP BY, for each t1.a <- t(a)
+> sums, for each t1.a <- t(a)
+> linear <- stage_0()
 
 SELECT a, s, count(*) FROM t WHERE b > 1 GROUP BY a, s HAVING max(b) > 2
 > GROUP BY, for each t1.a, t1.s <- t(a, s)
 
 SELECT a + b, count(*) FROM t GROUP BY a + b
 > linear <- t()
-> GROUP BY, for each (t1.a + t1.b) <- stage_0(c2)
+> sums, for each (t1.a + t1.b) <- stage_0(c2)
+> linear <- stage_1()
 
 SELECT a, b, count(*) FROM t GROUP BY a, ROLLUP (b, s)
 > GROUP BY, for each t1.a <- t(a)
@@ -82,14 +84,17 @@ SELECT t.a, count(*), max(u.b) FROM t JOIN u USING (a) GROUP BY t.a, t.b
 
 SELECT t.b, count(*) FROM t JOIN u USING (a) GROUP BY t.b
 > join, for each t1.a <- t(a), u(a)
-> GROUP BY, for each t1.b <- stage_0(c0)
+> sums, for each t1.b <- stage_0(c0)
+> linear <- stage_1()
 
 SELECT t.b FROM t JOIN u ON t.a = u.a JOIN counts ON counts.a = u.a
 > join, for each t2.a <- t(a), u(a)
 
 SELECT c, count(*) FROM counts GROUP BY c
-> GROUP BY, for each t1.a <- t(a)
-> GROUP BY, for each t3.c1 <- stage_0(c1)
+> sums, for each t1.a <- t(a)
+> linear <- stage_0()
+> sums, for each t3.c1 <- stage_1(c0)
+> linear <- stage_2()
 
 SELECT a FROM t WHERE b IN (SELECT b FROM u)
 > a subquery, for each t1.b <- u(b), t(b)
@@ -104,13 +109,15 @@ SELECT a, rank() OVER (PARTITION BY a, s ORDER BY b), count(*) OVER (PARTITION B
 > a window function, for each t1.s <- t(s)
 
 SELECT a, b FROM t UNION ALL SELECT a, count(*) FROM u GROUP BY a
-> GROUP BY, for each t2.a <- t(), u(a)
+> sums, for each t2.a <- u(a)
+> linear <- t(), stage_0()
 
 SELECT a, b FROM t EXCEPT SELECT a, b FROM u
 > EXCEPT, for each t3.c0, t3.c1 <- t(a, b), u(a, b)
 
 SELECT count(*) FROM t
-! an aggregate over all rows
+> sums <- t()
+> linear <- stage_0()
 SELECT a, count(*) FROM t GROUP BY ROLLUP (a)
 ! an aggregate over all rows
 SELECT a FROM t ORDER BY a LIMIT 3
@@ -165,7 +172,8 @@ SELECT t.a, z.b FROM t, LATERAL (SELECT b FROM u WHERE u.a = t.a ORDER BY b LIMI
 SELECT a.category, avg(w.price) FROM auction a JOIN (SELECT auction, max(price) AS price FROM bid
   GROUP BY auction) w ON w.auction = a.id GROUP BY a.category
 > join, for each t1.id <- auction(id), bid(auction)
-> GROUP BY, for each t1.category <- stage_0(c0)
+> sums, for each t1.category <- stage_0(c0)
+> linear <- stage_1()
 
 SELECT p.name, a.id FROM auction a JOIN person p ON a.seller = p.id WHERE a.category = 10
 > join, for each t1.seller <- auction(seller), person(id)
@@ -178,17 +186,21 @@ SELECT p.id, p.name FROM person p WHERE EXISTS (SELECT 1 FROM auction a WHERE a.
 > a subquery, for each t1.id <- auction(seller), person(id)
 
 SELECT l_flag, sum(l_quantity), avg(l_price), count(*) FROM lineitem GROUP BY l_flag
-> GROUP BY, for each t1.l_flag <- lineitem(l_flag)
+> sums, for each t1.l_flag <- lineitem(l_flag)
+> linear <- stage_0()
 
 SELECT l_orderkey, sum(l_price), o_orderdate FROM customer, orders, lineitem WHERE c_custkey = o_custkey
   AND l_orderkey = o_orderkey AND c_mktsegment = 'x' GROUP BY l_orderkey, o_orderdate
 > join, for each t1.c_custkey <- customer(c_custkey), orders(o_custkey)
-> GROUP BY, for each t3.l_orderkey <- stage_0(c3), lineitem(l_orderkey)
+> join, for each t2.o_orderkey <- stage_0(c3), lineitem(l_orderkey)
+> sums, for each t3.l_orderkey, t2.o_orderdate <- stage_1(c0, c1)
+> linear <- stage_2()
 
 SELECT o_orderpriority, count(*) FROM orders WHERE EXISTS (SELECT 1 FROM lineitem
   WHERE l_orderkey = o_orderkey AND l_flag = 'R') GROUP BY o_orderpriority
 > a subquery, for each t1.o_orderkey <- lineitem(l_orderkey), orders(o_orderkey)
-> GROUP BY, for each t1.o_orderpriority <- stage_0(c0)
+> sums, for each t1.o_orderpriority <- stage_0(c0)
+> linear <- stage_1()
 
 SELECT n_name, sum(l_price) FROM customer JOIN orders ON c_custkey = o_custkey JOIN lineitem
   ON l_orderkey = o_orderkey JOIN supplier ON l_suppkey = s_suppkey AND c_nationkey = s_nationkey
@@ -197,12 +209,16 @@ SELECT n_name, sum(l_price) FROM customer JOIN orders ON c_custkey = o_custkey J
 > join, for each t2.o_orderkey <- stage_0(c1), lineitem(l_orderkey)
 > join, for each t3.l_suppkey, t1.c_nationkey <- stage_1(c1, c2), supplier(s_suppkey, s_nationkey)
 > join, for each t4.s_nationkey <- stage_2(c1), nation(n_nationkey)
-> GROUP BY, for each t5.n_name <- stage_3(c0)
+> sums, for each t5.n_name <- stage_3(c0)
+> linear <- stage_4()
 
 SELECT c_count, count(*) FROM (SELECT c_custkey, count(o_orderkey) AS c_count FROM customer LEFT JOIN orders
   ON c_custkey = o_custkey GROUP BY c_custkey) x GROUP BY c_count
-> GROUP BY, for each t1.c_custkey <- customer(c_custkey), orders(o_custkey)
-> GROUP BY, for each t4.c1 <- stage_0(c1)
+> left join, for each t1.c_custkey <- customer(c_custkey), orders(o_custkey)
+> sums, for each t1.c_custkey <- stage_0(c0)
+> linear <- stage_1()
+> sums, for each t4.c1 <- stage_2(c0)
+> linear <- stage_3()
 
 SELECT s_name FROM supplier WHERE s_suppkey IN (SELECT l_suppkey FROM lineitem GROUP BY l_suppkey
   HAVING sum(l_quantity) > 300)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from told_spans import Told, Update, updates_table
 
 from sql.random_queries import Queries
 from support.bound import Names
+from tidemill.arrangements import ArrangementLost
 from tidemill.errors import TidemillError
 from tidemill.query.multiset import add_up, expand
 from tidemill.query.read import ConstantInput
@@ -25,6 +27,7 @@ from tidemill.query.spark import SparkHost
 from tidemill.sql.bind import BoundQuery
 from tidemill.sql.bind.incremental import KeyedStage, keyed_stages
 from tidemill.sql.plan.unkept import NotIncremental
+from tidemill.subscribe import key_local
 from tidemill.subscribe.key_local import KeyIndex, KeyLocalFollower, RunningStage
 from tidemill.subscribe.stage_query import running_stages
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, arrow_schema
@@ -113,23 +116,21 @@ def rows(found: pa.Table) -> Counter[str]:
 
 
 def follower(
-    spark: SparkHost, bound: BoundQuery, found: Histories, uppers: Sequence[int], from_: int = 1
+    spark: SparkHost, bound: BoundQuery, found: Histories, uppers: Sequence[int], told_from: int
 ) -> KeyLocalFollower:
+    """What it knows begins at 1."""
     stages = keyed_stages(bound)
     by_name = {s.stage.name: s for s in stages}
     used = {p: sorted(bound.used[p]) for p in bound.inputs}
 
-    def open_index(source: str, key: tuple[str, ...], schema: pa.Schema) -> KeyIndex:
+    def index(from_: int, source: str, key: tuple[str, ...], schema: pa.Schema) -> KeyIndex:
         if source in by_name:
-            first = stage_rows(by_name[source])
-        else:
-            first = add_up(
-                [at_time(found, bound.inputs[source], from_ - 1).select([*schema.names, DIFF_COLUMN])]
-            )
-        return ListedIndex(first, key, from_)
+            return ListedIndex(whole(by_name[source], from_ - 1), key, from_)
+        rows = at_time(found, bound.inputs[source], from_ - 1).select([*schema.names, DIFF_COLUMN])
+        return ListedIndex(add_up([rows]), key, from_)
 
-    def stage_rows(keyed: KeyedStage) -> pa.Table:
-        inputs = {p: rows_at(found, bound.inputs[p], from_ - 1) for p in keyed.reads}
+    def whole(keyed: KeyedStage, at: int) -> pa.Table:
+        inputs = {p: rows_at(found, bound.inputs[p], at) for p in keyed.reads}
         made = collect(spark, keyed.whole, inputs, keyed.columns)
         return add_up([made.append_column(DIFF_COLUMN, pa.array(np.ones(made.num_rows, np.int64)))])
 
@@ -138,27 +139,30 @@ def follower(
         for p, names in used.items()
     }
 
-    def no_whole(keyed: KeyedStage, at: int) -> pa.Table:
-        raise AssertionError
+    def open_stages(at: int) -> Sequence[RunningStage]:
+        return running_stages(spark, stages, relations, partial(index, at), whole)
 
-    def open_stages(_at: int) -> Sequence[RunningStage]:
-        return running_stages(spark, stages, relations, open_index, no_whole)
-
-    inputs = {
-        p: Told(DESCS[r], [u for u in found[r] if u[1] >= from_], uppers) for p, r in bound.inputs.items()
-    }
+    inputs = {p: Told(DESCS[r], [u for u in found[r] if u[1] >= 1], uppers) for p, r in bound.inputs.items()}
     for each in inputs.values():
-        each.frontier = from_
+        each.frontier = 1
     names = [f"c{i}" for i in range(len(bound.columns))]
-    return KeyLocalFollower(open_stages, inputs, used, from_, names)
+    begun = (1, open_stages(1))
+    return KeyLocalFollower(open_stages, inputs, used, told_from, names, begun=begun)
 
 
 def check(spark: SparkHost, query: str, seed: int) -> None:
-    dice = random.Random(f"{query} {seed}")
+    with pytest.MonkeyPatch.context() as patch:
+        # Whether what is at hand is evaluated at once, or span by span.
+        patch.setattr(key_local, "GATHER_SPANS", 1 if seed % 2 == 0 else 256)
+        compare(spark, query, random.Random(f"{query} {seed}"))
+
+
+def compare(spark: SparkHost, query: str, dice: random.Random) -> None:
     found = {name: history(dice, desc) for name, desc in DESCS.items()}
-    uppers = [*sorted(dice.sample(range(2, LAST + 1), dice.randint(0, 2))), LAST + 1]
+    uppers = [*sorted(dice.sample(range(2, LAST + 1), dice.randint(0, 3))), LAST + 1]
     bound = NAMES.bind(query)
-    follow = follower(spark, bound, found, uppers)
+    first = dice.choice([1, 1, 2])
+    follow = follower(spark, bound, found, uppers, first)
     at_each: dict[int, Counter[str]] = {}
     while follow.frontier <= LAST:
         lower = follow.frontier
@@ -170,9 +174,9 @@ def check(spark: SparkHost, query: str, seed: int) -> None:
             assert changes.lower <= time < changes.upper and row not in at_each.setdefault(time, Counter())
             at_each[time][row] = diff
     text = bound.sql()
-    answer = rows(select(spark, bound, text, found, 0))
-    compared = {dice.randint(1, LAST - 1), LAST}
-    for at in range(1, LAST + 1):
+    answer = rows(select(spark, bound, text, found, first - 1))
+    compared = {dice.randint(first, LAST - 1), LAST}
+    for at in range(first, LAST + 1):
         for row, diff in at_each.get(at, Counter[str]()).items():
             answer[row] += diff
         if at in compared:
@@ -184,6 +188,13 @@ QUERIES = """
 SELECT a, count(*), sum(b), avg(n), max(s), count(DISTINCT b) FROM t GROUP BY a;
 SELECT s, min(n) FILTER (WHERE b > 0), array_agg(b ORDER BY b DESC) FROM t GROUP BY a, s HAVING sum(a) >
   1;
+SELECT a, s, count(*), count(b), sum(b), avg(b), avg(n), sum(n), bool_and(b > 0), bool_or(b > 0) FROM t
+  GROUP BY a, s;
+SELECT count(*), count(n), sum(n), avg(b), bool_or(s = 'x') FILTER (WHERE b > 0) FROM t WHERE a > 0;
+SELECT b FROM (SELECT a, sum(b) FILTER (WHERE s = 'x') AS b, count(*) AS c FROM t GROUP BY a) x WHERE c < 4;
+SELECT count(*), sum(t.b) FROM t JOIN u USING (a) HAVING count(*) > 2;
+SELECT a + b, avg(n) FROM (SELECT a, b, n FROM t UNION ALL SELECT b, a, n FROM u) x GROUP BY a + b;
+SELECT max(c), sum(c) FROM counts GROUP BY a % 2;
 SELECT DISTINCT a, s FROM t WHERE b IS NOT NULL;
 SELECT a, b, count(*), grouping(b, s), sum(n) FROM t GROUP BY a, ROLLUP (b, s);
 SELECT a, b, rank() OVER w, sum(n) OVER (PARTITION BY a), count(*) OVER (PARTITION BY s, a ORDER BY b)
@@ -246,3 +257,47 @@ def random_query(seed: int) -> str:
 )
 def test_a_random_query(spark: SparkHost, seed: int) -> None:
     check(spark, random_query(seed), seed)
+
+
+_FEW = (
+    "SELECT a, max(b), count(DISTINCT s) FROM t GROUP BY a",
+    "SELECT t.b, max(u.b) FROM t JOIN u ON t.a = u.a GROUP BY t.b",
+    "SELECT a, sum(b) FROM t GROUP BY a",
+)
+
+
+@pytest.mark.parametrize("query", _FEW)
+def test_many_rows_at_once(spark: SparkHost, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are evaluated apart, and a stage as a whole."""
+    monkeypatch.setattr(key_local, "MAX_VERSION_ROWS", 3)
+    check(spark, query, 0)
+
+
+@pytest.mark.parametrize("query", _FEW)
+def test_an_index_that_is_lost(spark: SparkHost, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup, lost = ListedIndex.lookup, [True]
+
+    def lose(index: ListedIndex, hashes: np.ndarray, before: int) -> pa.Table:
+        if lost.pop() if lost else False:
+            raise ArrangementLost("by the test")
+        return lookup(index, hashes, before)
+
+    monkeypatch.setattr(ListedIndex, "lookup", lose)
+    check(spark, query, 1)
+    assert not lost
+
+
+@pytest.mark.parametrize("last", [1, 2, 4])
+def test_an_error_comes_at_its_time(spark: SparkHost, last: int) -> None:
+    """After what is before it; whichever of the times of one evaluation it is."""
+    values = [(None if at == last else 1, 0 if at == last else at, None, None) for at in range(1, LAST + 1)]
+    found = {"t": [(row, at, 1) for at, row in enumerate(values, 1)]}
+    follow = follower(spark, NAMES.bind("SELECT a, 12 / max(b) FROM t GROUP BY a"), found, [LAST + 1], 1)
+    if last > 1:
+        changes = follow.advance()
+        assert changes is not None and (changes.lower, changes.upper) == (1, last)
+        assert set(changes.updates.column(TIME_COLUMN).to_pylist()) == set(range(1, last))
+    for _ in range(2):
+        with pytest.raises(TidemillError, match="division by zero"):
+            follow.advance()
+    assert follow.frontier == last

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tidemill.arrangements import key_hash
+from tidemill.arrangements import Arrangement, key_hash
 from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, Table, is_system
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import LimitExceeded, TidemillError, Unavailable
 from tidemill.inputs.opened import open_inputs
+from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.keyed_changes import evaluate_keys
 from tidemill.query.multiset import add_up
 from tidemill.query.run import run
@@ -94,8 +95,17 @@ def follow_stages(
     holds = [follower.hold() for follower in dict.fromkeys(followers.values())]
     try:
         opened.check()
-        return KeyLocalFollower(opened.at, followers, opened.columns, from_, told_names(bound.columns), holds)
+        names = told_names(bound.columns)
+        kept = opened.kept(from_)
+        if kept is None:
+            return KeyLocalFollower(opened.at, followers, opened.columns, from_, names, holds)
+        begin, stages_then, earlier = kept
+        for follower in followers.values():
+            follower.close()
+        begun = begin, stages_then
+        return KeyLocalFollower(opened.at, earlier, opened.columns, from_, names, holds, begun)
     except BaseException:
+        opened.close()
         for hold in holds:
             hold.release()
         raise
@@ -172,6 +182,8 @@ class _Stages:
         self._bound = bound
         self._stages = stages
         self._by_name = {s.stage.name: s for s in stages}
+        # The index of the one inner stage, when it is open already.
+        self._ready: Arrangement | None = None
         self._relations: dict[str, pa.Schema] = {}
         for placeholder, relation_id in bound.inputs.items():
             schema = shard_schema(runtime.collections.shard(self._item(relation_id)).desc)
@@ -189,8 +201,9 @@ class _Stages:
         )
         for stage in stages:
             more = [pa.field(VERSION, pa.int32()), pa.field(DIFF_COLUMN, pa.int64())]
+            read = [*stage.inputs, *(() if stage.sums is None else (stage.sums,))]
             try:
-                stage.evaluate({i.name: pa.schema([*i.schema, *more]).empty_table() for i in stage.inputs})
+                stage.evaluate({i.name: pa.schema([*i.schema, *more]).empty_table() for i in read})
             except Unavailable:
                 raise
             except TidemillError as e:
@@ -202,15 +215,66 @@ class _Stages:
         open_index = partial(self._open_index, from_)
         return running_stages(self._runtime.spark, self._stages, self._relations, open_index, self._whole)
 
+    def kept(self, from_: int) -> tuple[int, list[RunningStage], dict[str, CollectionFollower]] | None:
+        """The stages, and followers of the relations, at the earlier time at which an earlier process has
+        left the rows of the one inner stage; None where there is no such time."""
+        inner = {(s.stage.name, s.stage.groups) for s in self._stages if s.stage.sums}
+        inner |= {
+            (i.source, i.key)
+            for s in self._stages
+            for i in s.stage.inputs
+            if i.source in self._by_name and not i.loose and not s.stage.sums
+        }
+        items = [self._item(i) for i in self._bound.inputs.values()]
+        earliest = max(self._runtime.collections.shard(item).since for item in items) + 1
+        if len(inner) != 1 or earliest >= from_:
+            return None
+        ((source, key),) = inner
+        keyed = self._by_name[source]
+        index = self._private(keyed, key, pa.schema(list(keyed.schema)[:-1]), from_, earliest)
+        self._ready, begin = index, index.since
+        if begin == from_:
+            return None
+        followers: dict[str, CollectionFollower] = {}
+        try:
+            for placeholder, item in zip(self._bound.inputs, items, strict=True):
+                followers[placeholder] = self._runtime.collections.follow(item, begin)
+            return begin, self.at(begin), followers
+        except BaseException as error:
+            for follower in followers.values():
+                follower.close()
+            self.close()
+            if isinstance(error, InvalidAsOf):
+                return None
+            raise
+
+    def close(self) -> None:
+        """What is open and was not used."""
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            ready.close()
+
+    def _private(
+        self,
+        keyed: KeyedStage,
+        key: tuple[str, ...],
+        schema: pa.Schema,
+        from_: int,
+        earliest: int | None = None,
+    ) -> Arrangement:
+        rows = partial(self._keyed_rows, keyed, key, from_ - 1)
+        collections = self._runtime.collections
+        shards = {p: collections.shard(self._item(self._bound.inputs[p])) for p in sorted(keyed.reads)}
+        # What is computed in the same way from the same collections is the same.
+        name = f"{_STAGE} {[(p, s.id) for p, s in shards.items()]} by {key}: {keyed.whole}"
+        return self._runtime.arrangements.private(name, schema, from_, rows, list(shards.values()), earliest)
+
     def _open_index(self, from_: int, source: str, key: tuple[str, ...], schema: pa.Schema) -> KeyIndex:
         arrangements, collections = self._runtime.arrangements, self._runtime.collections
         keyed = self._by_name.get(source)
         if keyed is not None:
-            rows = partial(self._keyed_rows, keyed, key, from_ - 1)
-            shards = {p: collections.shard(self._item(self._bound.inputs[p])) for p in sorted(keyed.reads)}
-            # What is computed in the same way from the same collections is the same.
-            name = f"{_STAGE} {[(p, s.id) for p, s in shards.items()]} by {key}: {keyed.whole}"
-            return arrangements.private(name, schema, from_, rows, list(shards.values()))
+            ready, self._ready = self._ready, None
+            return ready or self._private(keyed, key, schema, from_)
         item = self._item(self._bound.inputs[source])
         shard = collections.shard(item)
         return arrangements.open(shard, lambda at: collections.snapshot(item, at), schema.names, key, from_)

@@ -26,21 +26,24 @@ if TYPE_CHECKING:
 
 # What a stage may give for one set of keys.
 MAX_RESULT_BYTES = 512 << 20
+# Rows of which a projection is evaluated during planning, without generated code.
+FOLDED_ROWS = 20_000
 
 
 def evaluate_keys(
-    host: SparkHost, text: str, tables: Mapping[str, pa.Table], schema: pa.Schema, *, label: str = "changes"
+    host: SparkHost, text: str, tables: Mapping[str, pa.Table], schema: pa.Schema, *, row_by_row: bool = False
 ) -> pa.Table:
     """The rows of the query over the tables (by the names that it uses; `mz_diff` last, as the count of each
-    row). Blocks. Raises what `query.run` raises."""
-    job = Job(host, label)
+    row). `row_by_row`: it is filters and projections. Blocks. Raises what `query.run` raises."""
+    job = Job(host, "changes")
     views = {name: _repeated(table) for name, table in tables.items()}
+    folded = row_by_row and max(t.num_rows for t in views.values()) <= FOLDED_ROWS
     small = max(t.num_rows for t in views.values()) <= LIMITS.small_rows
     with job.running(), host.lease(small=small) as slot:
         made: list[str] = []
         try:
             for name, table in views.items():
-                to_jdf(slot, table, host.scratch).createOrReplaceTempView(name)
+                to_jdf(slot, table, host.scratch, folded=folded).createOrReplaceTempView(name)
                 made.append(name)
             frame = slot.jsession.sql(text)
         finally:

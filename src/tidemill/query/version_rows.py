@@ -86,6 +86,27 @@ def versions(
     return found
 
 
+def signed_versions(touched: Touched, changes: pa.Table, hashes: np.ndarray) -> pa.Table:
+    """The changes before each version, and those at it, as rows with a count; `VERSION` is twice the version,
+    plus one where the rows go."""
+    at = np.searchsorted(touched.times, contiguous(changes.column(TIME_COLUMN)).to_numpy())
+    bare = changes.drop_columns([TIME_COLUMN])
+    place = bare.schema.get_field_index(DIFF_COLUMN)
+    diffs = contiguous(changes.column(DIFF_COLUMN)).to_numpy()
+    bare = bare.set_column(place, DIFF_COLUMN, pa.array(np.abs(diffs)))
+    rows, numbers = touched.pairs(hashes)
+    own, gone = at[rows], diffs[rows] < 0
+    earlier, until = own < numbers, own <= numbers
+    before = _taken(bare, rows[earlier], 4 * numbers[earlier] + gone[earlier])
+    return pa.concat_tables([before, _taken(bare, rows[until], 4 * numbers[until] + 2 + gone[until])])
+
+
+def unchanged_versions(touched: Touched, before: pa.Table, hashes: np.ndarray) -> pa.Table:
+    """Rows as they were before the first time, in each version."""
+    rows, numbers = touched.pairs(hashes)
+    return pa.concat_tables([_taken(before, rows, 2 * numbers), _taken(before, rows, 2 * numbers + 1)])
+
+
 def loose_versions(times: np.ndarray, changes: pa.Table) -> pa.Table:
     """The versions of an input whose rows are independent of each other: a row that goes was there before,
     one that comes is there now."""

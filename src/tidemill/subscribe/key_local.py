@@ -19,8 +19,15 @@ import pyarrow as pa
 from tidemill.arrangements import ArrangementLost, key_hash
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.persist.holds import Hold
-from tidemill.query.multiset import add_up, negated, total
-from tidemill.query.version_rows import Touched, difference, loose_versions, versions
+from tidemill.query.multiset import NegativeMultiplicity, add_up, negated, total
+from tidemill.query.version_rows import (
+    Touched,
+    difference,
+    loose_versions,
+    signed_versions,
+    unchanged_versions,
+    versions,
+)
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
@@ -82,6 +89,8 @@ class RunningStage:
     whole: Callable[[int], pa.Table]
     names: tuple[str, ...]
     empty: pa.Table
+    # Of a stage that keeps sums: its own rows, by the key of the groups; its inputs have no index.
+    sums: KeyedInput | None = None
 
 
 class _TooMany(Exception):
@@ -107,14 +116,17 @@ class KeyLocalFollower:
         from_: int,
         names: Sequence[str],
         holds: Sequence[Hold] = (),
+        begun: tuple[int, Sequence[RunningStage]] | None = None,
     ) -> None:
         """`open_stages` returns the stages with their indexes at a time. `inputs`: by placeholder, followers
         of the relations from `from_` on; `columns`: what the stages use of them. `names` are those of the
-        answer's columns. `holds` are on the inputs, just before `from_`. All is closed with this one, but
-        only if it could be made."""
+        answer's columns. `holds` are on the inputs, just before `from_`. With `begun` the stages are open at
+        an earlier time, and the followers begin there. All is closed with this one, but only if it could be
+        made."""
         self.frontier = from_
         self._open_stages = open_stages
-        self._stages = open_stages(from_)
+        # The indexes and the inputs are there; at first perhaps not as far as what was told.
+        self._position, self._stages = begun or (from_, open_stages(from_))
         self._inputs = {name: _Input(f, list(columns[name]), []) for name, f in inputs.items()}
         self._names = [*names, TIME_COLUMN, DIFF_COLUMN]
         self._holds = holds
@@ -126,13 +138,29 @@ class KeyLocalFollower:
     def advance(self) -> CollectionChanges | None:
         if self._failure is not None:
             raise self._failure
-        until = self._read()
-        if until <= self.frontier:
-            return None
+        while True:
+            until = self._read()
+            if until <= self._position:
+                return None
+            found, error = self._follow(until)
+            # What is before the frontier was only needed to come there.
+            if self._position > self.frontier:
+                break
+        updates = pa.concat_tables(found) if found else self._stages[-1].empty
+        lower, self.frontier = self.frontier, self._position
+        if updates.num_rows:
+            updates = updates.filter(pc.greater_equal(updates.column(TIME_COLUMN), lower))
+        for hold in self._holds:
+            hold.advance(max(hold.at, self.frontier - 1))
+        return CollectionChanges(updates.rename_columns(self._names), lower, self.frontier, error)
+
+    def _follow(self, until: int) -> tuple[list[pa.Table], tuple[int, str] | None]:
+        """The changes from the position to `until`, or to where they can be evaluated, and the error of an
+        input that is there. Raises an error if there is nothing before it."""
         error = min((i.error for i in self._inputs.values() if i.error is not None), default=None)
         if error is not None and error[0] >= until:
             error = None
-        lower, end = self.frontier, until if error is None else error[0]
+        lower, end = self._position, until if error is None else error[0]
         tables = self._waiting(end)
         try:
             done, found = self._evaluate(tables, lower, end)
@@ -141,14 +169,10 @@ class KeyLocalFollower:
             self._stages = self._open_stages(lower)
             done, found = self._evaluate(tables, lower, end)
         self._taken(end)
-        updates = pa.concat_tables(found) if found else self._stages[-1].empty
-        self.frontier = until if done == end else done
-        for hold in self._holds:
-            hold.advance(max(hold.at, self.frontier - 1))
-        if self._failure is not None and self.frontier == lower:
+        self._position = until if done == end else done
+        if self._failure is not None and self._position <= max(lower, self.frontier):
             raise self._failure
-        reached = error if done == end else None
-        return CollectionChanges(updates.rename_columns(self._names), lower, self.frontier, reached)
+        return found, error if done == end else None
 
     # -- inputs
 
@@ -224,10 +248,14 @@ class KeyLocalFollower:
         updates = self._stages[-1].empty
         for stage in self._stages:
             changes = {i.name: known[i.source] for i in stage.inputs if i.source in known}
-            hashes = {
-                i.name: i.hashes(changes[i.name]) for i in stage.inputs if i.name in changes and i.index
-            }
-            updates = self._changes(stage, changes, hashes, lower)
+            keyed = [i for i in stage.inputs if i.name in changes and (i.index or stage.sums)]
+            hashes = {i.name: i.hashes(changes[i.name]) for i in keyed}
+            if stage.sums is None:
+                updates = self._changes(stage, changes, hashes, lower)
+            else:
+                updates = _changed_sums(stage, stage.sums, changes, hashes, lower)
+                if stage.sums.index is not None and updates.num_rows:
+                    appended.append((stage.sums.index, updates, stage.sums.hashes(updates)))
             for each in stage.inputs:
                 if each.index is not None and each.name in changes:
                     appended.append((each.index, changes[each.name], hashes[each.name]))
@@ -305,7 +333,8 @@ class KeyLocalFollower:
         return changed.add_column(len(stage.names), TIME_COLUMN, stamps)
 
     def _indexes(self) -> list[KeyIndex]:
-        return [i.index for stage in self._stages for i in stage.inputs if i.index is not None]
+        read = [i for s in self._stages for i in (*s.inputs, *(() if s.sums is None else (s.sums,)))]
+        return [i.index for i in read if i.index is not None]
 
     def _close_indexes(self) -> None:
         for index in self._indexes():
@@ -317,6 +346,35 @@ class KeyLocalFollower:
             given.follower.close()
         for hold in self._holds:
             hold.release()
+
+
+def _changed_sums(
+    stage: RunningStage,
+    sums: KeyedInput,
+    changes: Mapping[str, pa.Table],
+    hashes: Mapping[str, np.ndarray],
+    lower: int,
+) -> pa.Table:
+    """The changes of the sums of the touched groups."""
+    if not changes or sums.index is None:
+        return stage.empty
+    times = np.unique(np.concatenate([_times(t) for t in changes.values()]))
+    touched = Touched.of(times, list(hashes.values()), [_times(changes[n]) for n in hashes])
+    tables = {
+        i.name: signed_versions(
+            touched, changes.get(i.name, _no_changes(i.schema)), hashes.get(i.name, _NO_HASHES)
+        )
+        for i in stage.inputs
+    }
+    if len(times) > 1 and sum(map(total, tables.values())) > MAX_VERSION_ROWS:
+        raise _TooMany
+    before = sums.index.lookup(touched.keys, lower).select([*sums.schema.names, DIFF_COLUMN])
+    tables[sums.name] = unchanged_versions(touched, before, sums.hashes(before))
+    found = stage.evaluate(tables)
+    rows = found.column(len(sums.key))
+    if found.num_rows and pc.min(rows).as_py() < 0:
+        raise NegativeMultiplicity(-pc.min(rows).as_py(), "one of a group whose sums are kept")
+    return difference(found, times, stage.names)
 
 
 _NO_HASHES = np.zeros(0, np.uint64)

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from tidemill.query.keyed_changes import evaluate_keys
 from tidemill.query.spark import SparkHost
-from tidemill.sql.bind.incremental import KeyedStage
+from tidemill.sql.bind.incremental import SUMS, KeyedStage
+from tidemill.sql.plan.unkept import NotIncremental
 from tidemill.subscribe.key_local import KeyedInput, KeyIndex, RunningStage
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
@@ -35,12 +36,20 @@ def running_stages(
             inputs: list[KeyedInput] = []
             for each in keyed.stage.inputs:
                 schema = schemas[each.source]
-                index = None if each.loose else open_index(each.source, each.key, schema)
+                loose = each.loose or bool(keyed.stage.sums)
+                index = None if loose else open_index(each.source, each.key, schema)
                 if index is not None:
                     opened.append(index)
                 inputs.append(KeyedInput(each.name, each.source, schema, each.key, index))
             columns = pa.schema(list(keyed.schema)[:-1])
             schemas[keyed.stage.name] = columns
+            sums = None
+            if keyed.stage.sums:
+                groups = keyed.stage.groups
+                index = open_index(keyed.stage.name, groups, columns)
+                opened.append(index)
+                sums = KeyedInput(SUMS, keyed.stage.name, columns, groups, index)
+            _check_keys([*inputs, *(() if sums is None else (sums,))])
             stamps = [pa.field(TIME_COLUMN, pa.int64()), pa.field(DIFF_COLUMN, pa.int64())]
             made.append(
                 RunningStage(
@@ -51,6 +60,7 @@ def running_stages(
                     partial(whole, keyed),
                     tuple(columns.names),
                     pa.schema([*columns, *stamps]).empty_table(),
+                    sums,
                 )
             )
     except BaseException:
@@ -60,5 +70,12 @@ def running_stages(
     return made
 
 
+def _check_keys(inputs: Sequence[KeyedInput]) -> None:
+    """Equal keys have equal hashes only in one form."""
+    forms = {tuple(i.schema.field(name).type for name in i.key) for i in inputs if i.key}
+    if len(forms) > 1:
+        raise NotIncremental("keys that lie in several forms")
+
+
 def _evaluate(host: SparkHost, keyed: KeyedStage, tables: Mapping[str, pa.Table]) -> pa.Table:
-    return evaluate_keys(host, keyed.text, tables, keyed.schema)
+    return evaluate_keys(host, keyed.text, tables, keyed.schema, row_by_row=keyed.row_by_row)

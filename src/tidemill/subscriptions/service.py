@@ -80,6 +80,8 @@ class _Entry:
     # Guards the holds.
     lock: threading.Lock = field(default_factory=threading.Lock)
     holds: list[Hold] = field(default_factory=list[Hold])
+    # What `reached` returned last; it never goes back.
+    reached: int = 0
     # By share.
     kept: dict[int, Kept] = field(default_factory=dict[int, Kept])
     readers: dict[int, Reader] = field(default_factory=dict[int, Reader])
@@ -191,8 +193,13 @@ class DurableSubscriptions:
 
     def reached(self, item: Subscription) -> int:
         """Every change before it is known: nobody can have read further. Blocks."""
-        now = self._environment.oracle.read_ts() + 1
-        return min([now, *(self._collections.complete(i) for i in self._entry(item).inputs)])
+        entry, now = self._entry(item), self._environment.oracle.read_ts() + 1
+        entry.reached = min([now, *(self._collections.complete(i) for i in entry.inputs)])
+        return entry.reached
+
+    def surely_reached(self, item: Subscription, position: int) -> bool:
+        """Whether `reached` need not be asked again."""
+        return position <= self._entry(item).reached
 
     def acknowledge(self, place: Place, frontier: int) -> Future[Position | None]:
         """Everything before `frontier` is done with; durable when the future has a result."""

@@ -157,10 +157,8 @@ class _JsonFields(_Fields):
 
     def __init__(self, wanted: pa.StructType) -> None:
         self._wanted = wanted
-        fields = [*wanted, pa.field("payload", wanted)]
-        self._options = pj.ParseOptions(
-            explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore", newlines_in_values=False
-        )
+        self._bare = _options([*wanted])
+        self._enveloped = _options([*wanted, pa.field("payload", wanted)])
 
     def read(self, values: pa.Array) -> pa.StructArray:
         present = values.drop_null()
@@ -177,27 +175,23 @@ class _JsonFields(_Fields):
         """None if a message is written in another way than one line of JSON."""
         if not len(values):
             return pa.nulls(0, self._wanted)
-        lines = pc.binary_join(
-            pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n"
-        )
-        text = lines[0].as_buffer()
-        try:
-            reading = pj.ReadOptions(use_threads=False, block_size=max(text.size + 1, 1 << 16))
-            table = pj.read_json(pa.BufferReader(text), reading, self._options)
-        except pa.ArrowInvalid:
+        # Neighbours in memory: the reader needs nothing between objects.
+        offsets = np.frombuffer(values.buffers()[1], np.int32)[
+            values.offset : values.offset + len(values) + 1
+        ]
+        text = values.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        named = _columns(text, len(values), self._bare)
+        if named is None:
             return None
-        if table.num_rows != len(values):
-            return None
-        columns = [table.column(name).combine_chunks() for name in table.column_names]
-        named = dict(zip(table.column_names, columns, strict=True))
-        payload = dict(zip([f.name for f in self._wanted], struct_parts(named["payload"]), strict=True))
-        wrapped = named["payload"].is_valid()
-        if not pc.any(wrapped).as_py():
-            return pa.StructArray.from_arrays(
-                [named[f.name] for f in self._wanted], fields=list(self._wanted)
-            )
-        merged = [_chosen(wrapped, payload[f.name], named[f.name]) for f in self._wanted]
-        return pa.StructArray.from_arrays(merged, fields=list(self._wanted))
+        bare = [named[f.name] for f in self._wanted]
+        if not any(column.null_count == 0 for column in bare) and _some_without(bare):
+            named = _columns(text, len(values), self._enveloped)
+            if named is None:
+                return None
+            payload = struct_parts(named["payload"])
+            wrapped = named["payload"].is_valid()
+            bare = [_chosen(wrapped, within, column) for within, column in zip(payload, bare, strict=True)]
+        return pa.StructArray.from_arrays(bare, fields=list(self._wanted))
 
     def _one(self, value: bytes) -> dict[str, Any] | None:
         try:
@@ -207,6 +201,33 @@ class _JsonFields(_Fields):
         if isinstance(said, dict) and "payload" in said:
             said = cast("dict[str, Any]", said)["payload"]
         return _picked(said, self._wanted)
+
+
+def _options(fields: list[pa.Field]) -> pj.ParseOptions:
+    schema = pa.schema(fields)
+    return pj.ParseOptions(
+        explicit_schema=schema, unexpected_field_behavior="ignore", newlines_in_values=False
+    )
+
+
+def _columns(text: pa.Buffer, rows: int, options: pj.ParseOptions) -> dict[str, pa.Array] | None:
+    """None if the lines are not so many objects, or a field has another type."""
+    try:
+        reading = pj.ReadOptions(use_threads=False, block_size=max(text.size + 1, 1 << 16))
+        table = pj.read_json(pa.BufferReader(text), reading, options)
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != rows:
+        return None
+    return {name: table.column(name).combine_chunks() for name in table.column_names}
+
+
+def _some_without(columns: list[pa.Array]) -> bool:
+    """Whether a message has none of the fields."""
+    has = np.zeros(len(columns[0]), np.bool_)
+    for column in columns:
+        has |= np.asarray(column.is_valid())
+    return not has.all()
 
 
 def _chosen(mask: pa.Array, yes: pa.Array, no: pa.Array) -> pa.Array:

@@ -162,7 +162,7 @@ def plan_acknowledge(
                     sqlstate="55000",
                 )
             position = reading.frontier
-        elif reading is None or position > reading.frontier:
+        elif (reading is None or position > reading.frontier) and not service.surely_reached(item, position):
             await reader.execution.blocking(check_reached, service, place, position)
         acknowledge = partial(_acknowledge, service, place, position, reading)
         if reader.transactions.in_block:

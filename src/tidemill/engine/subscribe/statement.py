@@ -31,7 +31,7 @@ from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsu
 from tidemill.inputs.collections import RelationDropped, relation_dropped
 from tidemill.inputs.followers import stamped
 from tidemill.inputs.opened import QueryInputs, SystemRows
-from tidemill.inputs.queries import answer_at, follow_query, followed_whole
+from tidemill.inputs.queries import answer_at, follow_query, is_linear
 from tidemill.inputs.timelines import check_ours, not_readable
 from tidemill.inputs.view_failures import explain_failure
 from tidemill.persist.snapshot import InvalidAsOf
@@ -136,8 +136,8 @@ class SubscribePlan:
             # The same at all times, whatever mz_now() is.
             text = bound.with_session(replace(bound.session, mz_now=0)).sql()
             followed = FollowedKey(("query", text, whose), shards, self.inputs.ids)
-            on_changes = followed_whole(catalog, bound) is None
-            apart = on_changes and bool(self.inputs.items) and bool(bound.columns)
+            # Only of a linear query it is known how many rows it has at most.
+            apart = is_linear(catalog, bound) and bool(self.inputs.items) and bool(bound.columns)
             first: AsyncIterator[pa.RecordBatch] | None = None
             if self.statement.snapshot and not apart:
                 before = await execution.blocking(answer, bounds.as_of)

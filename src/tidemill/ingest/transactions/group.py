@@ -16,6 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from tidemill.catalog.connections import hangs_on
 from tidemill.catalog.items import Connection, ItemId, Secret, Source
 from tidemill.catalog.source_ops import GIVEN_UP
@@ -34,13 +37,15 @@ from tidemill.reclock.transactions.cuts import (
 )
 from tidemill.reclock.transactions.log import MAX_OPEN, TransactionLog
 from tidemill.sources.kafka.source import KafkaSource
-from tidemill.sources.kafka.transactions import AnnouncementScanner
+from tidemill.sources.kafka.transactions import AnnouncementScanner, SeenAnnouncements
 from tidemill.sources.offsets import Offsets, PartitionKey
 from tidemill.sql.names import quote_ident
 from tidemill.time.shown import show_time
 
-# Records of all tables that are seen before the next decision.
+# Records of all tables that are seen before the next decision, at most, and announcements that are taken in
+# together.
 SCAN_RECORDS = 500_000
+FEED_RECORDS = 100_000
 # Decisions that a table may be behind, before there are new ones. One that binds nothing for so many seconds
 # is not waited for, up to another number of decisions.
 MAX_AHEAD = 2
@@ -50,6 +55,8 @@ MAX_BEHIND = 100_000
 SHOWN_SECONDS = 10.0
 # Topics whose ends are asked for at once.
 LOOK_THREADS = 8
+# Topics that are read at once.
+PASS_THREADS = 2
 # How often history that no table needs is released.
 COMPACT_MS = 60_000
 
@@ -139,6 +146,7 @@ class TransactionGroup:
         self._since = since
         self._lock = threading.Lock()
         self._looks = ThreadPoolExecutor(LOOK_THREADS, thread_name_prefix="transactions-look")
+        self._passes = ThreadPoolExecutor(PASS_THREADS, thread_name_prefix="transactions-read")
         self._opened: _Opened | None = None
         # The catalog that `_opened` follows.
         self._state: CatalogState | None = None
@@ -147,6 +155,7 @@ class TransactionGroup:
 
     def close(self) -> None:
         self._looks.shutdown(wait=False, cancel_futures=True)
+        self._passes.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             if self._opened is not None:
                 self._opened.close()
@@ -295,7 +304,7 @@ class TransactionGroup:
         outcomes."""
         if now < opened.look_again:
             return
-        to_end = self._read(opened, now)
+        to_end = self._read(opened, now, most)
         if self._held(opened):
             return
         self._join(opened, now)
@@ -313,7 +322,10 @@ class TransactionGroup:
                 return
             self._decide(opened, cut, facts, due)
         opened.caught_up = caught_up
-        if caught_up:
+        if not caught_up:
+            # While tasks read what was decided.
+            self._begin_reading(opened, most)
+        else:
             self._promise(at + interval)
             opened.look_again = at + interval
 
@@ -380,18 +392,26 @@ class TransactionGroup:
 
     # -- reading
 
-    def _read(self, opened: _Opened, now: int) -> bool:
+    def _begin_reading(self, opened: _Opened, most: int) -> None:
+        """Begin to read the tables further, up to where they ended at the last look."""
+        share = max(min(2 * most, SCAN_RECORDS) // len(opened.tables), 1)
+        for table in opened.tables.values():
+            table.topic.begin(share, opened.cuts.log.origins, self._passes)
+
+    def _read(self, opened: _Opened, now: int, most: int) -> bool:
         """Whether everything that there is was seen. First it is looked where the tables end: of what is seen
         of them, the announcements are known then, also those of a connector that has begun to repeat."""
         tables = [*opened.tables.values()]
         told_to = opened.told_to()
         for _ in self._looks.map(lambda table: table.topic.look(now), tables):
             pass
+        for table in tables:
+            self._store_learned(table.item.id, table.topic.source)
+        self._begin_reading(opened, most)
         ended = self._read_announcements(opened, now)
         opened.note_told()
         for table in tables:
-            self._store_learned(table.item.id, table.topic.source)
-            table.topic.scan(max(SCAN_RECORDS // len(tables), 1), opened.cuts.log.origins, told_to)
+            table.topic.take(told_to)
         done = (t.topic.to_end or t.topic.full or t.topic.error is not None for t in tables)
         return all(done) and ended
 
@@ -400,11 +420,13 @@ class TransactionGroup:
         end = opened.topic.frontier(now)[0]
         self._store_learned(self.id, opened.topic)
         upper = min(end, log.read + MAX_OPEN - len(log.announced))
+        waiting: list[SeenAnnouncements] = []
         for seen in opened.scanner.scan(log.read, upper):
-            log.feed(
-                Announcements(seen.offsets, seen.ends, seen.ids, seen.times, seen.counts),
-                int(seen.offsets[-1]) + 1,
-            )
+            waiting.append(seen)
+            if sum(len(each.offsets) for each in waiting) >= FEED_RECORDS:
+                _feed(log, waiting)
+                waiting = []
+        _feed(log, waiting)
         log.skip(upper)
         return upper == end
 
@@ -412,6 +434,19 @@ class TransactionGroup:
         if topic.learned is not None:
             self._learn(source_id, topic.learned)
             topic.learned = None
+
+
+def _feed(log: TransactionLog, found: list[SeenAnnouncements]) -> None:
+    if found:
+        offsets = np.concatenate([each.offsets for each in found])
+        announcements = Announcements(
+            offsets,
+            np.concatenate([each.ends for each in found]),
+            pa.concat_arrays([each.ids for each in found]),
+            np.concatenate([each.times for each in found]),
+            pa.concat_arrays([each.counts for each in found]),
+        )
+        log.feed(announcements, int(offsets[-1]) + 1)
 
 
 @dataclass(frozen=True, slots=True)

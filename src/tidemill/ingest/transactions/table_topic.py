@@ -5,8 +5,11 @@ Only the blocks of its changes are read here; its rows are read by tasks, once t
 
 from __future__ import annotations
 
+from concurrent.futures import Executor, Future
+
 from tidemill.errors import TidemillError
-from tidemill.reclock.transactions.changes import PartitionChanges, changes_of, no_runs, runs_of
+from tidemill.ingest.transactions.reading import PartitionToRead, TopicPass
+from tidemill.reclock.transactions.changes import PartitionChanges
 from tidemill.reclock.transactions.cuts import TopicChanges
 from tidemill.reclock.transactions.ids import Origins
 from tidemill.sources.contract import UpstreamLost
@@ -17,12 +20,10 @@ from tidemill.sources.offsets import Offsets
 # Entries of changes that wait for their transactions; each partition has its share. More are read when these
 # are behind a cut.
 MAX_WAITING = 2_000_000
-# Records of a partition that are read before it is asked which one is furthest behind.
-STEP = 50_000
 
 
 class TableTopic:
-    """Not thread-safe. `error` is why the last look or scan failed."""
+    """Not thread-safe. `error` is why the last look or reading failed."""
 
     def __init__(
         self, source: KafkaSource, collection: str, offsets: Offsets | None, *, joined: bool
@@ -35,15 +36,24 @@ class TableTopic:
         self.frontier: Offsets | None = None
         self.error: TidemillError | None = None
         self._scanner = ChangeScanner(source.access())
+        # What is being read, and its end.
+        self._begun: tuple[TopicPass, Future[None]] | None = None
         self._add_partitions(self.offsets)
 
     def reopen(self, source: KafkaSource) -> None:
         """The same topic through another connection."""
+        self._abandon()
         self.source.close()
         self.source, self._scanner = source, ChangeScanner(source.access())
 
     def close(self) -> None:
+        self._abandon()
         self.source.close()
+
+    def _abandon(self) -> None:
+        if self._begun is not None:
+            self._begun[0].stop()
+            self._begun = None
 
     def look(self, now: int) -> None:
         """Ask where the topic ends."""
@@ -87,27 +97,33 @@ class TableTopic:
         found = {number: self.frontier[number] for number in self.changes.partitions}
         return {n: end for n, end in found.items() if self.changes.partitions[n].scanned < end}
 
-    def scan(self, records: int, origins: Origins, told_to: int) -> None:
-        """See about so many more records, first of the partition that is furthest behind: a transaction may
-        have changes in all of them. `told_to`: the changes of what was announced before this timestamp were
-        visible at the last look."""
-        if self.frontier is None or self.error is not None:
+    def begin(self, records: int, origins: Origins, pool: Executor) -> None:
+        """Begin to read about so many more records, up to where the topic ended at the last look, unless this
+        has begun. `take` takes them in."""
+        if self.frontier is None or self.error is not None or self._begun is not None:
             return
-        try:
-            left = {number: end for number, end in self._left().items() if not self._full(number)}
-            while left and records > 0:
-                number = min(left, key=lambda n: self.changes.partitions[n].seen_to)
-                partition = self.changes.partitions[number]
-                first = partition.scanned
-                upper = min(left[number], first + min(records, STEP))
-                for seen in self._scanner.scan(number, first, upper):
-                    partition.extend(runs_of(changes_of(seen, origins)), int(seen.offsets[-1]) + 1)
-                partition.extend(no_runs(), upper)
-                records -= upper - first
-                if upper == left[number] or self._full(number):
-                    del left[number]
-        except TidemillError as error:
-            self.error = error
+        limit = MAX_WAITING // max(len(self.changes.partitions), 1)
+        wanted: dict[int, PartitionToRead] = {}
+        for number, end in self._left().items():
+            if not self._full(number):
+                known = self.changes.partitions[number]
+                room = limit - len(known.runs)
+                wanted[number] = PartitionToRead(known.scanned, end, known.seen_to, room)
+        if wanted:
+            found = TopicPass(self._scanner, wanted, records)
+            self._begun = found, pool.submit(found.run, origins)
+
+    def take(self, told_to: int) -> None:
+        """Take in what was begun, when it is there. `told_to`: the changes of what was announced before this
+        timestamp were visible at the last look."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            found, future = begun
+            future.result()
+            for extent in found.extents:
+                self.changes.partitions[extent.partition].extend(extent.runs, extent.upper)
+            self.error = self.error or found.error
+        if self.frontier is None or self.error is not None:
             return
         for number, partition in self.changes.partitions.items():
             if partition.scanned >= self.frontier[number]:

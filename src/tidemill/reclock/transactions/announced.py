@@ -5,7 +5,7 @@ Called by `log`, which makes them of the records of the transaction topic, and b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,9 +57,9 @@ class Announced:
     def between(self, first: int, last: int) -> Announced:
         return Announced(*(column[first:last] for column in self._columns()))
 
-    def plus(self, other: Announced) -> Announced:
-        pairs = zip(self._columns(), other._columns(), strict=True)
-        return Announced(*(np.concatenate(pair) for pair in pairs))
+    def plus(self, others: Sequence[Announced]) -> Announced:
+        columns = zip(self._columns(), *(other._columns() for other in others), strict=True)
+        return Announced(*(np.concatenate(parts) for parts in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,12 @@ class Counts:
         a, b = np.searchsorted(self.transactions, (first, last))
         return Counts(self.transactions[a:b] - first, self.collections[a:b], self.counts[a:b])
 
-    def plus(self, other: Counts, after: int) -> Counts:
+    def plus(self, others: Sequence[tuple[Counts, int]]) -> Counts:
+        """Each with the number of transactions before it."""
         return Counts(
-            np.concatenate((self.transactions, other.transactions + after)),
-            np.concatenate((self.collections, other.collections)),
-            np.concatenate((self.counts, other.counts)),
+            np.concatenate((self.transactions, *(other.transactions + after for other, after in others))),
+            np.concatenate((self.collections, *(other.collections for other, _ in others))),
+            np.concatenate((self.counts, *(other.counts for other, _ in others))),
         )
 
 

@@ -169,10 +169,17 @@ class TransactionCuts:
     def _in_order(self, topic: TopicChanges, partition: PartitionChanges, places: np.ndarray) -> np.ndarray:
         """The cuts that leave no change of an earlier transaction behind one of a later, and whose last
         change is no repetition of an earlier one."""
-        count = len(self.log.announced)
+        announced, keys = self.log.announced, partition.runs.keys
+        count = len(announced)
         allowed = np.ones(count + 1, np.bool_)
         if not len(places):
             return allowed
+        # What is shown with a transaction that is not its own: all of it, and the counts do not tell.
+        known = np.flatnonzero((places >= 0) & (places < count))
+        others = places[known[keys[known] != announced.keys[places[known]]]]
+        unseen = others[announced.ended[others] >= partition.seen_to]
+        if len(unseen):
+            allowed[int(unseen.min()) + 1 :] = False
         furthest = np.maximum.accumulate(places)
         late = np.flatnonzero((places >= 0) & (places < furthest))
         if not len(late):
@@ -180,7 +187,7 @@ class TransactionCuts:
         ends = np.searchsorted(furthest, np.arange(count + 1))
         placed = np.maximum.accumulate(np.where(places >= 0, np.arange(len(places)), -1))
         last = placed[np.maximum(ends - 1, 0)]
-        allowed = (ends == 0) | (last < 0) | (places[last] == furthest[last])
+        allowed &= (ends == 0) | (last < 0) | (places[last] == furthest[last])
         steps = np.zeros(count + 2, np.int64)
         # Not behind the late transaction, unless behind all those before it in the partition.
         np.add.at(steps, places[late] + 1, 1)
@@ -225,8 +232,9 @@ class TransactionCuts:
         np.add.at(counts, seen.places, seen.counts)
         np.minimum.at(first_run, seen.places, seen.runs)
         np.maximum.at(last_run, seen.places, seen.runs)
-        # Of one run, as many as announced are all. Others are looked at one by one.
+        # Of one run, as many as announced and none twice are all. Others are looked at one by one.
         doubtful = (counts != wanted) | ((first_run != last_run) & (counts > 0))
+        doubtful[seen.twice()] = True
         partitions = topic.partitions.values()
         unseen = log.seen_to() > min((partition.seen_to for partition in partitions), default=0)
         # Of what is repeated, changes may be behind the cut already. If the run that ended it went on after
@@ -337,6 +345,15 @@ class _Seen:
     runs: np.ndarray
     firsts: np.ndarray
     counts: np.ndarray
+
+    def twice(self) -> np.ndarray:
+        """The places of which a number is there more than once."""
+        if not (self.places[1:] == self.places[:-1]).any():
+            return self.places[:0]
+        order = np.lexsort((self.firsts, self.places))
+        places, firsts = self.places[order], self.firsts[order]
+        over = firsts[1:] < (firsts + self.counts[order])[:-1]
+        return places[1:][over & (places[1:] == places[:-1])]
 
     def of(self, at: int) -> _Seen:
         a, b = np.searchsorted(self.places, (at, at + 1))

@@ -11,6 +11,7 @@ Numbers of one origin grow in the order of commits. The key of a transaction is 
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,8 @@ _MAX_LSN = 10**18
 # A key is the number of the origin, and below these bits the transaction's own.
 _OWN_BITS = 48
 _UUID_LETTERS = 36
+# Of MariaDB, and of MySQL. Ids of other connectors have separators too, such as SQL Server's three numbers.
+_ORIGIN = "^([0-9]+-[0-9]+|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(:[a-zA-Z_][a-zA-Z0-9_]*)?)$"
 # Origins that a group keeps; servers of a replication topology.
 MAX_ORIGINS = 4096
 # Of a record that belongs to no transaction.
@@ -65,24 +68,27 @@ def no_ids() -> TransactionIds:
 
 
 class Origins:
-    """The codes of origins; 0 is `NO_ORIGIN`."""
+    """The codes of origins; 0 is `NO_ORIGIN`. Thread-safe: topics are read beside the announcements."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._codes: dict[str, int] = {NO_ORIGIN: 0}
 
     def code(self, origin: str) -> int:
-        if origin not in self._codes:
-            if len(self._codes) >= MAX_ORIGINS:
-                raise TidemillError(
-                    "the transaction topic has transactions of too many servers",
-                    detail=f"The limit is {MAX_ORIGINS}.",
-                    sqlstate="54000",
-                )
-            self._codes[origin] = len(self._codes)
-        return self._codes[origin]
+        with self._lock:
+            if origin not in self._codes:
+                if len(self._codes) >= MAX_ORIGINS:
+                    raise TidemillError(
+                        "the transaction topic has transactions of too many servers",
+                        detail=f"The limit is {MAX_ORIGINS}.",
+                        sqlstate="54000",
+                    )
+                self._codes[origin] = len(self._codes)
+            return self._codes[origin]
 
     def name(self, code: int) -> str:
-        return next(origin for origin, of in self._codes.items() if of == code)
+        with self._lock:
+            return next(origin for origin, of in self._codes.items() if of == code)
 
     @staticmethod
     def origin_of(key: int) -> int:
@@ -126,7 +132,7 @@ class Origins:
         keys[:] = NO_KEY
         colon = np.asarray(pc.fill_null(pc.match_substring(ids, ":"), False))
         known = np.asarray(ids.is_valid())
-        postgres = np.asarray(pc.fill_null(pc.match_substring_regex(ids, "^[0-9]+:"), False))
+        postgres = np.asarray(pc.fill_null(pc.match_substring_regex(ids, "^[0-9]+:[^:]*$"), False))
         for mask in (postgres, known & colon & ~postgres, known & ~colon):
             if mask.any():
                 found = self.read(ids.filter(pa.array(mask)))
@@ -137,10 +143,11 @@ class Origins:
         self, heads: pa.Array, tails: pa.Array, known: np.ndarray, ids: pa.Array
     ) -> TransactionIds:
         own = _whole(tails, ids, 1 << _OWN_BITS)
-        nameless = pc.equal(heads, "")
-        if pc.any(nameless).as_py():
-            raise UnknownId(ids[pc.index(nameless, True).as_py()].as_py())
         encoded = heads.dictionary_encode()
+        named = pc.match_substring_regex(encoded.dictionary, _ORIGIN)
+        if not pc.all(named).as_py():
+            unknown = pc.equal(encoded.indices, pc.index(named, False))
+            raise UnknownId(ids[pc.index(unknown, True).as_py()].as_py())
         codes = np.array([self.code(name) for name in encoded.dictionary.to_pylist()], np.int64)
         origins = codes[np.asarray(encoded.indices)]
         return TransactionIds(np.where(known, (origins << _OWN_BITS) | own, NO_KEY), own, origins)

@@ -29,8 +29,8 @@ from tidemill.types.kernels import pc
 
 # Announced transactions that are not finished. More are read when these are.
 MAX_OPEN = 1_000_000
-# Records that are looked at together.
-STRIDE = 8192
+# Records that are looked at together: a few behind one that is not regular, and more while they are.
+LEAST_STRIDE, MOST_STRIDE = 64, 1 << 17
 
 
 class TransactionConflict(UpstreamError):
@@ -47,9 +47,10 @@ class TransactionLog:
         self.topic = topic
         self.origins = Origins()
         self.finished = finished or Finished()
-        # The announced transactions that are not behind a cut.
-        self.announced = no_announced()
-        self.counts = no_counts()
+        # The announced transactions that are not behind a cut, and what was added to them, which is joined
+        # with them when they are asked for.
+        self._announced, self._counted = no_announced(), no_counts()
+        self._added: tuple[tuple[Announced, Counts], ...] = ()
         # The BEGIN whose END was not read yet.
         self.open: Begun | None = None
         # The offset behind the last record that was read, and the greatest timestamp of all of them, and of
@@ -68,6 +69,27 @@ class TransactionLog:
         self._void: tuple[Announced, Counts] | None = None
 
     # -- for the cuts
+
+    @property
+    def announced(self) -> Announced:
+        """The transactions that are not behind a cut."""
+        self._join()
+        return self._announced
+
+    @property
+    def counts(self) -> Counts:
+        """Of `announced`."""
+        self._join()
+        return self._counted
+
+    def _join(self) -> None:
+        if self._added:
+            sizes = [len(self._announced), *(len(announced) for announced, _ in self._added)]
+            befores = np.cumsum(sizes)[:-1].tolist()
+            counts = [counted for _, counted in self._added]
+            self._announced = self._announced.plus([announced for announced, _ in self._added])
+            self._counted = self._counted.plus([*zip(counts, befores, strict=True)])
+            self._added = ()
 
     def collection(self, name: str) -> int:
         """The code of a collection."""
@@ -127,8 +149,7 @@ class TransactionLog:
 
     def _drop(self, first: int, last: int) -> None:
         """Keep only these of the announced transactions."""
-        self.counts = self.counts.between(first, last)
-        self.announced = self.announced.between(first, last)
+        self._counted, self._announced = self.counts.between(first, last), self.announced.between(first, last)
 
     # -- reading
 
@@ -156,9 +177,10 @@ class TransactionLog:
         self.read = max(self.read, read)
 
     def _feed(self, found: Announcements, ids: TransactionIds) -> None:
-        row = 0
+        row, stride = 0, LEAST_STRIDE
         while row < len(found):
-            pairs = self._regular(found, ids, row)
+            pairs = self._regular(found, ids, row, stride)
+            stride = min(8 * stride, MOST_STRIDE) if 2 * pairs == stride else LEAST_STRIDE
             if pairs:
                 self._feed_pairs(found, ids, row, pairs)
                 row += 2 * pairs
@@ -170,10 +192,10 @@ class TransactionLog:
                 self._begin(begun, int(ids.numbers[row]), int(ids.origins[row]))
             row += 1
 
-    def _regular(self, found: Announcements, ids: TransactionIds, row: int) -> int:
+    def _regular(self, found: Announcements, ids: TransactionIds, row: int, stride: int) -> int:
         """How many transactions follow from this row on as they usually do: BEGIN and END in turns, with
         growing numbers of one origin."""
-        last = row + (min(len(found) - row, STRIDE) // 2) * 2
+        last = row + (min(len(found) - row, stride) // 2) * 2
         if self.open is not None or last == row:
             return 0
         begins, ends = slice(row, last, 2), slice(row + 1, last, 2)
@@ -303,10 +325,9 @@ class TransactionLog:
         self._interrupted[key] = max(reached, self._interrupted.get(key, -1))
 
     def _append(self, announced: Announced, counts: Counts) -> None:
-        if len(self.announced) + len(announced) > MAX_OPEN:
+        if len(self._announced) + sum(len(a) for a, _ in self._added) + len(announced) > MAX_OPEN:
             raise self._too_many()
-        self.counts = self.counts.plus(counts, len(self.announced))
-        self.announced = self.announced.plus(announced)
+        self._added = (*self._added, (announced, counts))
 
     def _counts(self, lists: pa.Array) -> Counts:
         sizes = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
@@ -358,7 +379,7 @@ class TransactionLog:
 
 
 # What `TransactionLog.feed` changes.
-_FED = ("announced", "counts", "open", "_course", "_reached", "_interrupted", "_unsure", "_void")
+_FED = ("_announced", "_counted", "_added", "open", "_course", "_reached", "_interrupted", "_unsure", "_void")
 
 CONFLICT_HINT = (
     "Exactly one connector may write the topic, and all of its records must be there, in order. If the "

@@ -95,10 +95,14 @@ _OF_THE_GROUP = frozenset((KafkaError.GROUP_AUTHORIZATION_FAILED,))
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Optional fields to read in addition to key, value and offset; each has a cost."""
+    """Fields to read in addition to value and offset; each has a cost. `writer` is the name of a header that
+    says who wrote a record, which is nearly always who wrote the record before: it is read for a whole take
+    only if its first and its last message differ in it."""
 
     timestamps: bool = False
     headers: bool = False
+    keys: bool = True
+    writer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +236,7 @@ class _Gathered:
         self._offsets: list[np.ndarray] = []
         self._timestamps: list[np.ndarray] = []
         self._headers: list[pa.Array] = []
+        self._writers: list[pa.Array] = []
 
     @property
     def full(self) -> bool:
@@ -240,24 +245,28 @@ class _Gathered:
     def add(self, taken: Taken, rows: np.ndarray) -> None:
         self.rows += len(rows)
         self._bytes += int(taken.sizes[rows].sum())
-        self._keys.append(taken.keys(rows))
+        if self._wanted.keys:
+            self._keys.append(taken.keys(rows))
         self._values.append(taken.values(rows))
         self._offsets.append(taken.offsets[rows])
         if self._wanted.timestamps:
             self._timestamps.append(taken.timestamps(rows))
         if self._wanted.headers:
             self._headers.append(taken.headers(rows))
+        if self._wanted.writer is not None:
+            self._writers.append(taken.writers(rows, self._wanted.writer.encode()))
 
     def out(self) -> RecordBatchBuffer:
         """Return the gathered data and clear it."""
         messages = TopicMessages(
             self._of.partition,
-            pa.concat_arrays(self._keys),
+            pa.concat_arrays(self._keys) if self._wanted.keys else pa.nulls(self.rows, pa.binary()),
             pa.concat_arrays(self._values),
             np.concatenate(self._offsets),
             np.concatenate(self._timestamps) if self._wanted.timestamps else None,
             pa.concat_arrays(self._headers) if self._wanted.headers else None,
             self._of.topic,
+            writers=None if self._wanted.writer is None else pa.concat_arrays(self._writers),
         )
         lot = RecordBatchBuffer(messages, self._bytes)
         self._clear()

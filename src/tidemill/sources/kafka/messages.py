@@ -61,9 +61,9 @@ UNAVAILABLE_TYPE = pa.list_(pa.field("element", pa.int32()))
 @dataclass(frozen=True, slots=True)
 class TopicMessages:
     """Records of one partition, in order. `timestamps` are milliseconds, -1 if missing; `headers` have the
-    storage type of `layout.HEADERS`. Either is None if not requested. `topic` is used in errors, which
-    identify their record. Records of Kinesis have a shard as their partition, and `sequences`, their sequence
-    numbers as text; their topic is a stream."""
+    storage type of `layout.HEADERS`; `writers` is the value of the header `Wanted.writer`. Each is None if
+    not requested. `topic` is used in errors, which identify their record. Records of Kinesis have a shard as
+    their partition, and `sequences`, their sequence numbers as text; their topic is a stream."""
 
     partition: int | str
     keys: pa.Array
@@ -73,6 +73,7 @@ class TopicMessages:
     headers: pa.Array | None = None
     topic: str | None = None
     sequences: pa.Array | None = None
+    writers: pa.Array | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -90,6 +91,7 @@ class TopicMessages:
             None if self.headers is None else self.headers.filter(chosen),
             self.topic,
             None if self.sequences is None else self.sequences.filter(chosen),
+            None if self.writers is None else self.writers.filter(chosen),
         )
 
 

@@ -105,6 +105,7 @@ def _library() -> tuple[Any, Any]:
         "rd_kafka_message_timestamp": (ctypes.c_int64, [_Pointer, _Pointer]),
         "rd_kafka_message_headers": (number, [_Pointer, _Pointer]),
         "rd_kafka_header_get_all": (number, [_Pointer, size, _Pointer, _Pointer, _Pointer]),
+        "rd_kafka_header_get_last": (number, [_Pointer, text, _Pointer, _Pointer]),
     }
     for library, functions in ((slow, signatures), (fast, short)):
         for name, (result, arguments) in functions.items():
@@ -162,6 +163,14 @@ class Taken:
     def headers(self, rows: np.ndarray) -> pa.Array:
         return headers_column([_headers(pointer) for pointer in self._pointers[rows].tolist()])
 
+    def writers(self, rows: np.ndarray, name: bytes) -> pa.Array:
+        """The value of a header, null without it. If the first and the last message have the same value, so
+        do all."""
+        first, last = (_header(int(self._pointers[rows[at]]), name) for at in (0, -1))
+        if first == last:
+            return pa.array([first], pa.binary()).take(pa.array(np.zeros(len(rows), np.int32)))
+        return pa.array([_header(pointer, name) for pointer in self._pointers[rows].tolist()], pa.binary())
+
     def error(self, row: int) -> NativeError:
         text = self.values(np.array([row]))[0].as_py()
         return NativeError(int(self.codes[row]), None if not text else text.decode(errors="replace"))
@@ -171,6 +180,16 @@ class Taken:
         # The only remaining call per message. This is the fastest form of the loop.
         deque(map(destroy, self._pointers.tolist()), maxlen=0)
         self._pointers = self._pointers[:0]
+
+
+def _header(message: int, name: bytes) -> bytes | None:
+    fast = _library()[1]
+    headers, value, size = _Pointer(), _Pointer(), ctypes.c_size_t()
+    if fast.rd_kafka_message_headers(message, ctypes.byref(headers)) != 0:
+        return None
+    if fast.rd_kafka_header_get_last(headers, name, ctypes.byref(value), ctypes.byref(size)) != 0:
+        return None
+    return None if value.value is None else ctypes.string_at(value.value, size.value)
 
 
 def _headers(message: int) -> list[tuple[str, bytes | None]]:

@@ -17,7 +17,6 @@ from tidemill.decode.contract import legible
 from tidemill.decode.debezium.transactions import BEGIN, END, TransactionReader
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kafka.consume import Range, Wanted, read_range
-from tidemill.sources.kafka.headers import header_column
 from tidemill.sources.kafka.messages import TopicMessages
 from tidemill.types.kernels import pc
 
@@ -27,6 +26,9 @@ FORMATS = ("avro", "json")
 # bits are the time of the start.
 RUN_HEADER = "__debezium.context.runId"
 _RUN_DIGITS = 12
+
+_CHANGES = Wanted(timestamps=True, keys=False, writer=RUN_HEADER)
+_ANNOUNCED = Wanted(timestamps=True, keys=False)
 
 
 class NoTransaction(UpstreamError):
@@ -88,7 +90,7 @@ class ChangeScanner:
 
     def scan(self, partition: int, lower: int, upper: int) -> Iterator[SeenChanges]:
         """Exactly the records of the range. Raises UpstreamError."""
-        for messages in self._access.lots(partition, lower, upper, Wanted(timestamps=True, headers=True)):
+        for messages in self._access.lots(partition, lower, upper, _CHANGES):
             found = self._reader.changes(messages.values)
             if found.logged.any():
                 raise self._no_transaction(partition, int(messages.offsets[int(np.argmax(found.logged))]))
@@ -98,7 +100,7 @@ class ChangeScanner:
                 found.ids,
                 found.orders,
                 _last_commits(found.sequences),
-                _runs(messages.headers),
+                _runs(messages.writers),
             )
 
     def _no_transaction(self, partition: int, offset: int) -> NoTransaction:
@@ -119,7 +121,7 @@ class AnnouncementScanner:
 
     def scan(self, lower: int, upper: int) -> Iterator[SeenAnnouncements]:
         """Exactly the records of the range. Raises UpstreamError."""
-        for messages in self._access.lots(0, lower, upper, Wanted(timestamps=True)):
+        for messages in self._access.lots(0, lower, upper, _ANNOUNCED):
             found = self._reader.announcements(messages.values)
             known = pc.and_(pc.is_in(found.statuses, pa.array([BEGIN, END])), found.ids.is_valid())
             if not pc.all(known).as_py():
@@ -158,10 +160,9 @@ def _last_commits(sequences: pa.Array) -> pa.Array:
     return numbers.take(encoded.indices)
 
 
-def _runs(headers: pa.Array | None) -> np.ndarray:
+def _runs(column: pa.Array | None) -> np.ndarray:
     """The start of the run, in milliseconds."""
-    assert headers is not None
-    column, _ = header_column(headers, RUN_HEADER, raw=True)
+    assert column is not None
     if column.null_count == len(column):
         return np.zeros(len(column), np.int64)
     encoded = column.dictionary_encode()

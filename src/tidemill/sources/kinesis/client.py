@@ -1,28 +1,26 @@
 """Client of Kinesis: signed requests of the service's JSON protocol, over connections that are kept.
 
 Called by the receiver and by statements on the driver, and by readers in the tasks. It needs four requests,
-so it signs them itself (Signature Version 4): botocore would be 25 MB, most of it descriptions of other
-services, and makes Python objects of each record. `tests/sources/test_kinesis_client.py` compares the
-signatures with botocore's. The credentials of the server process are never used.
+which it signs itself (`aws_signature`): botocore makes Python objects of each record. The credentials of the
+server process are never used.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import http.client
 import json
 import ssl
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from tidemill.sources.aws_role import Options, key_source
+from tidemill.sources.aws_signature import signed_headers
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kinesis.failures import Expired, NoStream, Throttled, failure, unreachable
 
@@ -38,39 +36,9 @@ FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.1, 2.0
 # Clients that a worker keeps open.
 _MAX_OPENED = 16
 
-Options = tuple[tuple[str, str], ...]
-
 
 def frozen(options: Mapping[str, Any]) -> Options:
     return tuple(sorted((name, str(value)) for name, value in options.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    access: str
-    secret: str = field(repr=False)
-    token: str | None = field(repr=False, default=None)
-
-
-def signed_headers(
-    keys: Keys, region: str, host: str, headers: Mapping[str, str], body: bytes, now: datetime
-) -> dict[str, str]:
-    """The headers of a POST to `/`, with its signature."""
-    stamp = now.strftime("%Y%m%dT%H%M%SZ")
-    found = {**headers, "Host": host, "X-Amz-Date": stamp}
-    if keys.token is not None:
-        found["X-Amz-Security-Token"] = keys.token
-    lines = {name.lower(): " ".join(value.split()) for name, value in found.items()}
-    names = ";".join(sorted(lines))
-    canonical = "".join(f"{name}:{lines[name]}\n" for name in sorted(lines))
-    request = f"POST\n/\n\n{canonical}\n{names}\n{hashlib.sha256(body).hexdigest()}"
-    scope = f"{stamp[:8]}/{region}/{SERVICE}/aws4_request"
-    digest = hashlib.sha256(request.encode()).hexdigest()
-    key = f"AWS4{keys.secret}".encode()
-    for part in (*scope.split("/"), f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"):
-        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    credential = f"Credential={keys.access}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
-    return {**found, "Authorization": f"AWS4-HMAC-SHA256 {credential}"}
 
 
 def endpoint_of(options: Mapping[str, str]) -> str:
@@ -87,10 +55,7 @@ class KinesisClient:
         self.endpoint = endpoint_of(given)
         self._url = urlsplit(self.endpoint)
         self._region = given["region"]
-        self._keys = None
-        if "access_key_id" in given:
-            keys = given["access_key_id"], given["secret_access_key"], given.get("session_token")
-            self._keys = Keys(*keys)
+        self._keys = key_source(options)
         self._tls = ssl.create_default_context() if self._url.scheme == "https" else None
         self._own = threading.local()
         # The time of the service at its last answer, in milliseconds; None before.
@@ -122,7 +87,8 @@ class KinesisClient:
         if self._keys is None:
             headers["Host"] = host
         else:
-            headers = signed_headers(self._keys, self._region, host, headers, body, datetime.now(UTC))
+            keys, now = self._keys.keys(), datetime.now(UTC)
+            headers = signed_headers(keys, self._region, SERVICE, host, headers, body, now)
         try:
             status, answer = self._exchange(body, headers)
         except (OSError, http.client.HTTPException) as e:

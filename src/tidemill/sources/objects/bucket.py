@@ -21,6 +21,7 @@ from obstore import exceptions
 from obstore.store import S3Store
 
 from tidemill.cdcv2.wording import sentence
+from tidemill.sources.aws_role import KeySource, Options, key_source
 from tidemill.sources.contract import Forgotten, UpstreamError
 from tidemill.sources.objects.notifications import NotificationQueue
 from tidemill.sources.objects.store import Listing, ObjectStat, Store, gone
@@ -35,22 +36,28 @@ SCAN_SECONDS = 600.0
 # Stores that a worker keeps open.
 _MAX_OPENED = 64
 
-Options = tuple[tuple[str, str], ...]
-
 
 def frozen(options: Mapping[str, Any]) -> Options:
     return tuple(sorted((name, str(value)) for name, value in options.items()))
 
 
-@lru_cache(maxsize=_MAX_OPENED)
 def open_bucket(bucket: str, options: Options) -> S3Store:
+    """Raises UpstreamError where there are no keys for it."""
+    keys = key_source(options)
+    if keys is not None:
+        keys.keys()
+    return kept_bucket(bucket, options)
+
+
+@lru_cache(maxsize=_MAX_OPENED)
+def kept_bucket(bucket: str, options: Options) -> S3Store:
     given = dict(options)
     endpoint = given.get("endpoint") or f"https://s3.{given['region']}.amazonaws.com"
     config: dict[str, Any] = {"endpoint": endpoint, "region": given["region"]}
     config["virtual_hosted_style_request"] = False
     # Given as values, they would be mixed with those of the server's environment.
-    keys = _keys(given) if "access_key_id" in given else None
-    if keys is None:
+    source = key_source(options)
+    if source is None:
         config["skip_signature"] = True
     client: dict[str, Any] = {"timeout": REQUEST_TIMEOUT, "connect_timeout": CONNECT_TIMEOUT}
     client["allow_http"] = endpoint.startswith("http://")
@@ -59,13 +66,19 @@ def open_bucket(bucket: str, options: Options) -> S3Store:
         config=cast("Any", config),
         client_options=cast("Any", client),
         retry_config={"retry_timeout": timedelta(seconds=RETRY_SECONDS)},
-        credential_provider=cast("Any", keys),
+        credential_provider=None if source is None else cast("Any", lambda: _credential(source)),
     )
 
 
-def _keys(given: Mapping[str, str]) -> Callable[[], dict[str, Any]]:
-    keys = {"access_key_id": given["access_key_id"], "secret_access_key": given["secret_access_key"]}
-    return lambda: {**keys, "token": given.get("session_token"), "expires_at": None}
+def _credential(source: KeySource) -> dict[str, Any]:
+    """As obstore asks for it."""
+    keys = source.keys()
+    return {
+        "access_key_id": keys.access,
+        "secret_access_key": keys.secret,
+        "token": keys.token,
+        "expires_at": source.expires(),
+    }
 
 
 def reach(options: Mapping[str, Any]) -> None:

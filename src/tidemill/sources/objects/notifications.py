@@ -16,7 +16,8 @@ from typing import Any, cast
 from urllib.parse import unquote_plus, urlsplit
 
 from tidemill.cdcv2.wording import sentence
-from tidemill.sources.aws_signature import AwsKeys, signed_headers
+from tidemill.sources.aws_role import key_source
+from tidemill.sources.aws_signature import signed_headers
 from tidemill.sources.contract import UpstreamError
 
 _SERVICE = "sqs"
@@ -35,7 +36,7 @@ class NotificationQueue:
         self.queue = queue
         self._bucket = bucket
         self._region = options["region"]
-        self._keys = AwsKeys.of(options)
+        self._keys = key_source(tuple(options.items()))
         url = (
             queue
             if "://" in queue
@@ -88,7 +89,7 @@ class NotificationQueue:
             headers["Host"] = host
         else:
             now = datetime.now(UTC)
-            headers = signed_headers(self._keys, self._region, _SERVICE, host, headers, body, now)
+            headers = signed_headers(self._keys.keys(), self._region, _SERVICE, host, headers, body, now)
         try:
             status, answer = self._exchange(body, headers)
         except (OSError, http.client.HTTPException) as e:

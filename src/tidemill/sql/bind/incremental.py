@@ -17,12 +17,13 @@ from tidemill.sql.bind.determinism import Dependence
 from tidemill.sql.bind.substitute import complete
 from tidemill.sql.functions.tree import sql_text
 from tidemill.sql.lower.queries import lower_query
-from tidemill.sql.plan.operators import Operator, Scan, walk_plan
+from tidemill.sql.plan.operators import Filter, Named, Operator, Project, Scan, walk_plan, windows
 from tidemill.sql.plan.stages import Stage, stages_of
 from tidemill.sql.plan.unkept import NotIncremental
 from tidemill.sql.plan.versions import VERSION, versioned
 from tidemill.types.arrow import arrow_schema
 from tidemill.types.model import Column, RelationDesc
+from tidemill.types.spark import quote_identifier, spark_type
 
 if TYPE_CHECKING:
     from tidemill.sql.bind.model import BoundQuery
@@ -37,6 +38,14 @@ class KeyedStage:
     text: str
     whole: str
     schema: pa.Schema
+
+    @property
+    def row_by_row(self) -> bool:
+        """Filters and projections of one input."""
+        op = self.stage.plan
+        while isinstance(op, Project | Filter | Named) and not any(True for _ in windows(op)):
+            op = op.input
+        return isinstance(op, Scan) and not self.stage.sums
 
     @property
     def reads(self) -> frozenset[str]:
@@ -71,8 +80,38 @@ def _lowered(bound: BoundQuery, stage: Stage) -> KeyedStage:
     def text(plan: Operator) -> str:
         return sql_text(complete(lower_query(plan), bound.params, bound.session))
 
+    if stage.sums:
+        return _lowered_sums(stage, text(versioned(stage.plan)), text(stage.query))
     schema = version_schema([Column(name, t) for name, t in stage.columns])
     return KeyedStage(stage, text(versioned(stage.plan)), text(stage.query), schema)
+
+
+# What the query of a stage of sums calls the sums of the touched groups.
+SUMS = "tm_sums"
+
+
+def _lowered_sums(stage: Stage, changed: str, whole: str) -> KeyedStage:
+    """`changed`: the sums over changed rows, by group, and, last, by twice the version, plus one where rows
+    go. They are added to, or taken from, the sums of each version."""
+    types = {name: spark_type(t) for name, t in stage.columns}
+    keys, version = [quote_identifier(n) for n in stage.groups], quote_identifier(f"g{len(stage.groups)}")
+    mark = f"CAST({version} DIV 2 AS INT) AS {VERSION}"
+    some = {n: f"coalesce({quote_identifier(n)}, CAST(0 AS {types[n]}))" for n in stage.sums}
+    signed = [f"if({version} % 2 = 1, -{v}, {v}) AS {quote_identifier(n)}" for n, v in some.items()]
+    kept = [quote_identifier(n) for n in stage.sums]
+    added = [f"CAST(sum({n}) AS {types[name]}) AS {n}" for n, name in zip(kept, stage.sums, strict=True)]
+    both = (
+        f"SELECT {', '.join([*keys, *signed, mark])} FROM ({changed}) AS q UNION ALL "
+        f"SELECT {', '.join([*keys, *kept, VERSION])} FROM {SUMS}"
+    )
+    text = f"SELECT {', '.join([*keys, *added, VERSION])} FROM ({both}) AS s GROUP BY "
+    text += ", ".join([*keys, VERSION])
+    if keys:
+        # (Without a key there is a row of no rows, too.)
+        text += f" HAVING sum({kept[0]}) <> 0"
+    first = [f"{v} AS {quote_identifier(n)}" for n, v in some.items()]
+    schema = version_schema([Column(name, t) for name, t in stage.columns])
+    return KeyedStage(stage, text, f"SELECT {', '.join([*keys, *first])} FROM ({whole}) AS q", schema)
 
 
 def version_schema(columns: Sequence[Column]) -> pa.Schema:

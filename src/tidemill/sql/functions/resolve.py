@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tidemill.errors import Unsupported
 from tidemill.sql.functions.lattice import base, can_coerce, category, common_type, is_preferred
 from tidemill.sql.functions.signature import Declared, Fn, Poly, functions_named, operators_named
-from tidemill.types.model import INT4, INT8, NUMERIC, TEXT, Kind, SqlType, array, list_, plain
+from tidemill.types.model import INT4, INT8, MZ_TIMESTAMP, NUMERIC, TEXT, Kind, SqlType, array, list_, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def resolve_operator(name: str, types: Sequence[SqlType]) -> ResolvedFunction | 
         return None
     if _is_json_too(name, types):
         return None
-    candidates = _candidates(operators_named(name), len(types))
+    candidates = _operators(name, types)
     if len(types) == 2 and (types[0].kind is Kind.UNKNOWN) != (types[1].kind is Kind.UNKNOWN):
         # A literal next to a typed operand is first tried as that operand's type.
         known = types[0] if types[1].kind is Kind.UNKNOWN else types[1]
@@ -43,6 +43,15 @@ def resolve_operator(name: str, types: Sequence[SqlType]) -> ResolvedFunction | 
             if all(_exact(d, known) or _CONTAINERS.get(d) is known.kind for d in declared):
                 return _fill(fn, declared, [known, known])
     return _choose(candidates, _signed(types))
+
+
+def _operators(name: str, types: Sequence[SqlType]) -> list[_Candidate]:
+    """A number becomes an mz_timestamp beside one, but not beside a date: those of mz_timestamp count only
+    where an operand is one."""
+    found = _candidates(operators_named(name), len(types))
+    if any(t.kind is Kind.MZ_TIMESTAMP for t in types):
+        return found
+    return [c for c in found if MZ_TIMESTAMP not in c[1]]
 
 
 # PostgreSQL also has these for json (and ?| for lines), so a literal could be either.
@@ -111,7 +120,7 @@ def is_ambiguous_function(name: str, types: Sequence[SqlType]) -> bool:
 
 
 def is_ambiguous_operator(name: str, types: Sequence[SqlType]) -> bool:
-    return _is_json_too(name, types) or len(_left(_candidates(operators_named(name), len(types)), types)) > 1
+    return _is_json_too(name, types) or len(_left(_operators(name, types), types)) > 1
 
 
 def _left(candidates: list[_Candidate], types: Sequence[SqlType]) -> list[_Candidate]:

@@ -59,7 +59,7 @@ def create_connection(cursor: TokenCursor) -> Statement:
     kind, syntax = connection_kind(cursor)
     found: list[ConnectionOption] = []
     closed = cursor.accept_symbol("(")
-    _options(cursor, syntax, f"a {syntax.called} connection", found)
+    _options(cursor, syntax, f"{syntax.article} {syntax.called} connection", found)
     if closed:
         cursor.expect_symbol(")")
     return CreateConnection(name, kind, tuple(found), if_not_exists, validate(cursor))

@@ -23,6 +23,8 @@ Readers: TypeAlias = Mapping[tuple[str, ...], Callable[[TokenCursor], T]]
 _MAX_SHOWN = 12
 # The similarity required for a suggestion: one or two letters of a word may be wrong.
 _ALIKE = 0.7
+# The options of more than one kind together are not listed.
+_MAX_LISTED = 16
 
 
 def accept_name(cursor: TokenCursor, readers: Readers[T], of: str) -> tuple[str, ...]:
@@ -81,6 +83,8 @@ def _unknown(cursor: TokenCursor, readers: Readers[T], of: str) -> TidemillError
         name.append(probe.advance())
     known = [spelled(words) for words in readers]
     hint = f"The options are {', '.join(known)}." if len(known) > 1 else f"There is {known[0]}."
+    if len(known) > _MAX_LISTED:
+        hint = "The options depend on the kind: SHOW CREATE shows what it has."
     if not name:
         return cursor.error(hint)
     shown = spell(name).upper() if name[0].kind is TokenKind.WORD else spell(name)

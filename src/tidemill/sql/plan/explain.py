@@ -68,7 +68,7 @@ def explain_reaches(plan: Operator) -> list[str]:
 def explain_rules(stage: Stage) -> list[str]:
     """For each operator of the stage that has a key: the operator and the key."""
     shown = _Explained()
-    return [f"{what}, for each {shown.listed(key)}" for what, key in stage.rules]
+    return [f"{what}, for each {shown.listed(key)}" if key else what for what, key in stage.rules]
 
 
 def explain_key(key: Sequence[BoundNode]) -> str:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tidemill.sql.plan.expressions import Aggregate, BoundNode, Op, Ref, Subquery, Window, children, walk
+from tidemill.sql.plan.expressions import Aggregate, BoundNode, Op, Subquery, Window, children, walk
+from tidemill.sql.plan.keyed import aliases, conjuncts, is_over
 from tidemill.sql.plan.operators import (
-    Copies,
     Distinct,
     Expand,
     Filter,
@@ -27,10 +27,8 @@ from tidemill.sql.plan.operators import (
     Named,
     OneRow,
     Operator,
-    PreviousRound,
     Project,
     Recursive,
-    Scan,
     SetOperation,
     Sort,
     Ties,
@@ -140,7 +138,7 @@ def _source(source: Operator, given: tuple[BoundNode, ...]) -> Iterator[Reach]:
     joins below it."""
     if isinstance(source, Filter):
         yield from _visit(source)
-        yield from _source(source.input, (*given, *_conjuncts(source.condition)))
+        yield from _source(source.input, (*given, *conjuncts(source.condition)))
     elif isinstance(source, Join):
         yield from _visit(source)
         yield from _join(source, given)
@@ -149,11 +147,11 @@ def _source(source: Operator, given: tuple[BoundNode, ...]) -> Iterator[Reach]:
 
 
 def _join(join: Join, given: tuple[BoundNode, ...]) -> Iterator[Reach]:
-    own = tuple(_conjuncts(join.condition))
+    own = tuple(conjuncts(join.condition))
     inner = not join.side
     conditions = (*given, *own) if inner else own
     what = _JOINS[join.side]
-    left, right = _aliases(join.left), _aliases(join.right)
+    left, right = aliases(join.left), aliases(join.right)
     lateral = isinstance(join.right, Named) and join.right.lateral
     if lateral:
         yield from _correlated("LATERAL", join.right, left)
@@ -174,35 +172,10 @@ def _equalities(
         if not isinstance(part, Op) or not part.key.startswith("=(") or len(part.args) != 2:
             continue
         a, b = part.args
-        if _over(a, left) and _over(b, right):
+        if is_over(a, left) and is_over(b, right):
             yield a, b
-        elif _over(a, right) and _over(b, left):
+        elif is_over(a, right) and is_over(b, left):
             yield b, a
-
-
-def _conjuncts(condition: BoundNode | None) -> Iterator[BoundNode]:
-    if isinstance(condition, Op) and condition.key == "and":
-        for arg in condition.args:
-            yield from _conjuncts(arg)
-    elif condition is not None:
-        yield condition
-
-
-def _over(node: BoundNode, aliases: frozenset[str]) -> bool:
-    """Whether the expression depends on columns of these items, and on nothing else."""
-    parts = list(walk(node))
-    tables = {part.table for part in parts if isinstance(part, Ref)}
-    return bool(tables) and tables <= aliases and not any(isinstance(part, Subquery) for part in parts)
-
-
-def _aliases(source: Operator) -> frozenset[str]:
-    if isinstance(source, Scan | Named | PreviousRound):
-        return frozenset({source.alias})
-    if isinstance(source, Copies):
-        return frozenset({source.input.alias})
-    if isinstance(source, Join | Filter | Sort):
-        return frozenset[str]().union(*map(_aliases, inputs(source)))
-    return frozenset()
 
 
 # --- subqueries
@@ -212,7 +185,7 @@ def _conditions(operator: Operator) -> Iterator[BoundNode]:
     """The operator's expressions; a condition in parts that must all be true."""
     for node in expressions(operator):
         if isinstance(operator, Filter):
-            yield from _conjuncts(node)
+            yield from conjuncts(node)
         else:
             yield node
 
@@ -263,7 +236,7 @@ def _correlation(plan: Operator, outer: frozenset[str]) -> Iterator[tuple[BoundN
     """The equalities that all rows of the query satisfy, the outer expression first."""
     while isinstance(plan, _ONE_INPUT):
         if isinstance(plan, Filter):
-            yield from _equalities(_conjuncts(plan.condition), outer, _aliases(plan.input))
+            yield from _equalities(conjuncts(plan.condition), outer, aliases(plan.input))
         plan = plan.input
 
 

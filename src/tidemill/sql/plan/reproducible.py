@@ -188,7 +188,7 @@ def _check_window(window: Window, op: Operator) -> None:
     if name in ("array_agg", "list_agg") or not _covers(keys, used) or (name in _EXACT and not exact):
         raise NotIncremental(
             f"{name}() over rows that may be equal in the order",
-            "Add all columns that the SELECT uses to the window's ORDER BY, or a unique one among them.",
+            "Add all columns that the SELECT uses to the window's ORDER BY.",
         )
 
 

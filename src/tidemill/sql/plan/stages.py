@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tidemill.sql.plan.accumulated import Accumulated, accumulated
 from tidemill.sql.plan.expressions import BoundNode, Op, Ref, Subquery, Window, rewrite, walk
 from tidemill.sql.plan.keyed import (
     Pair,
@@ -90,7 +91,8 @@ class StageInput:
 @dataclass(frozen=True, slots=True)
 class Stage:
     """`query` is over the query's relations, `plan` the same over `inputs`. `rules`: its operators that have
-    a key, as (operator, key), from the outside in."""
+    a key, as (operator, key), from the outside in. With `sums` it keeps sums of groups (`accumulated`): these
+    of its columns are added up, the others are the groups' key."""
 
     name: str
     query: Operator
@@ -98,6 +100,12 @@ class Stage:
     columns: tuple[tuple[str, SqlType], ...]
     inputs: tuple[StageInput, ...]
     rules: tuple[tuple[str, Key], ...]
+    sums: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The key of the groups whose sums are kept."""
+        return tuple(name for name, _ in self.columns if name not in self.sums)
 
     @property
     def linear(self) -> frozenset[str]:
@@ -118,10 +126,14 @@ def _plan_stage(plan: Operator, made: list[Stage]) -> str:
     while isinstance(plan, Sort) or (isinstance(plan, Limit) and keeps_all(plan)):
         plan = plan.input
     stage = _Planner(plan, made).plan()
+    _add(stage, made)
+    return stage.name
+
+
+def _add(stage: Stage, made: list[Stage]) -> None:
     if len(made) == MAX_STAGES:
         raise NotIncremental(f"it has more than {MAX_STAGES} stages")
     made.append(stage)
-    return stage.name
 
 
 def linear_inputs(op: Operator) -> tuple[frozenset[str], frozenset[str]]:
@@ -148,6 +160,23 @@ def linear_inputs(op: Operator) -> tuple[frozenset[str], frozenset[str]]:
     else:
         linear = frozenset[str]()
     return names, linear - inside
+
+
+def _sums_scan(found: Accumulated, made: list[Stage]) -> Scan:
+    """The stage of a group's sums, as what it is read from."""
+    try:
+        stage = _Planner(found.group, made).sums(found)
+    except _CannotPush as e:
+        raise NotIncremental(str(e)) from None
+    _add(stage, made)
+    return Scan(stage.name, f"w{len(made)}")
+
+
+def _is_linear(op: Operator) -> bool:
+    """Whether each row of what stands in FROM is made of one row of one relation."""
+    names, linear = linear_inputs(op)
+    several = (isinstance(o, Join) and reads(o.left) and reads(o.right) for o in walk_plan(op))
+    return names == linear and not any(several)
 
 
 class _CannotPush(Exception):
@@ -183,15 +212,31 @@ class _Planner:
             plan = self._outer(self._query)
         except _CannotPush as e:
             raise NotIncremental(str(e)) from None
-        state = self._state
-        if state.renamed:
-            plan = rewrite_plan(plan, lambda n: state.renamed.get(n) if isinstance(n, Ref) else None)
+        return self._stage(plan, tuple(dict.fromkeys(self._state.rules)))
+
+    def _stage(self, plan: Operator, rules: tuple[tuple[str, Key], ...], sums: tuple[str, ...] = ()) -> Stage:
+        renamed = self._state.renamed
+        if renamed:
+            plan = rewrite_plan(plan, lambda n: renamed.get(n) if isinstance(n, Ref) else None)
         check_reproducible(plan)
-        columns = tuple(columns_of(self._query))
-        rules = tuple(dict.fromkeys(state.rules))
-        return Stage(
-            f"stage_{len(self._made)}", self._query, plan, columns, tuple(state.inputs.values()), rules
-        )
+        columns, read = tuple(columns_of(self._query)), tuple(self._state.inputs.values())
+        return Stage(f"stage_{len(self._made)}", self._query, plan, columns, read, rules, sums)
+
+    # -- groups of which sums are kept
+
+    def sums(self, found: Accumulated) -> Stage:
+        group = found.group
+        plan = replace(group, input=self._added(group))
+        return self._stage(plan, (("sums", group.keys),), found.sums)
+
+    def _added(self, group: Group) -> Operator:
+        """The group's rows, of which the changes are added up: those of inputs, or of a stage below."""
+        if _is_linear(group.input):
+            if not group.keys:
+                return self._outer(group.input)
+            if self._cost(lambda: self._source(group.input, group.keys, ())) == 0:
+                return self._source(group.input, group.keys, ())
+        return self._cut_off(group.input, group.keys, ())
 
     # -- operators above the first that needs a key
 
@@ -207,6 +252,10 @@ class _Planner:
             )
         if isinstance(op, Filter):
             return replace(op, input=self._outer(op.input, (*given, *harmless(op.condition))))
+        if isinstance(op, Named) and isinstance(op.input, Group):
+            found = accumulated(op.input)
+            if found is not None:
+                return replace(op, input=found.finish(self._scan(_sums_scan(found, self._made), ())))
         if isinstance(op, Project | Named | Expand):
             return replace(op, input=self._outer(op.input))
         if isinstance(op, Sort) or (isinstance(op, Limit) and keeps_all(op)):

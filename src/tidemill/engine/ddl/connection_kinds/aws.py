@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,13 +18,18 @@ _FIELDS = {
     "ACCESS KEY ID": "access_key_id",
     "SECRET ACCESS KEY": "secret_access_key",
     "SESSION TOKEN": "session_token",
+    "ASSUME ROLE ARN": "role_arn",
+    "ASSUME ROLE SESSION NAME": "role_session",
+    "ASSUME ROLE EXTERNAL ID": "role_external_id",
 }
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    for word in ("ENDPOINT", "REGION"):
+    for word in ("ENDPOINT", "REGION", "ASSUME ROLE ARN", "ASSUME ROLE SESSION NAME"):
         if isinstance(options.get(_FIELDS[word]), dict):
-            raise wrong_option(f"{word} cannot be a secret", "Only the keys and the token can.")
+            raise wrong_option(
+                f"{word} cannot be a secret", "Only the keys, the token and the external id can."
+            )
     if not options["region"]:
         raise wrong_option("REGION cannot be empty", "Write REGION 'eu-west-1'.")
     if "endpoint" in options:
@@ -35,6 +41,35 @@ def _check(options: Mapping[str, Any]) -> None:
         )
     if "session_token" in options and "access_key_id" not in options:
         raise wrong_option("SESSION TOKEN needs ACCESS KEY ID", "Add ACCESS KEY ID and SECRET ACCESS KEY.")
+
+    _check_role(options)
+
+
+def _check_role(options: Mapping[str, Any]) -> None:
+    for word in ("ASSUME ROLE SESSION NAME", "ASSUME ROLE EXTERNAL ID"):
+        if _FIELDS[word] in options and "role_arn" not in options:
+            raise wrong_option(
+                f"{word} needs ASSUME ROLE ARN", "Add ASSUME ROLE ARN 'arn:aws:iam::...:role/...'."
+            )
+    if "role_arn" not in options:
+        return
+    if "access_key_id" not in options:
+        raise wrong_option(
+            "ASSUME ROLE ARN needs ACCESS KEY ID",
+            "The role is assumed with the keys of the connection. Add ACCESS KEY ID and SECRET ACCESS KEY.",
+        )
+    if not _ROLE.fullmatch(str(options["role_arn"])):
+        raise wrong_option("ASSUME ROLE ARN is no name of a role", "Write 'arn:aws:iam::account:role/name'.")
+    if not _SESSION.fullmatch(str(options.get("role_session", "tidemill"))):
+        raise wrong_option(
+            "ASSUME ROLE SESSION NAME is no name of a session",
+            "It has 2 to 64 letters, digits and signs of _+=,.@-",
+        )
+
+
+# As the service has them.
+_ROLE = re.compile(r"arn:[a-z0-9-]+:iam::[0-9]{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
+_SESSION = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)
 
 
 def _check_url(url: str) -> None:

@@ -12,5 +12,8 @@ AWS = ConnectionSyntax(
         ("access", "key", "id"): text,
         ("secret", "access", "key"): text,
         ("session", "token"): text,
+        ("assume", "role", "arn"): text,
+        ("assume", "role", "session", "name"): text,
+        ("assume", "role", "external", "id"): text,
     },
 )

@@ -19,6 +19,10 @@ class ConnectionSyntax:
     # Options that are another spelling of an option: their words, and its name.
     same: dict[tuple[str, ...], str] = field(default_factory=dict[tuple[str, ...], str])
 
+    @property
+    def article(self) -> str:
+        return "an" if self.called[0] in "AEIO" else "a"
+
     def name(self, words: tuple[str, ...]) -> str:
         """The option's name in `ast.ConnectionOption`."""
         return self.same.get(words, spelled(words))
