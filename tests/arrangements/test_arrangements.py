@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 from arranged import FOLLOWED, KEY, ArrangedShard, counted, hashes_of
 
+from support.shards import append
 from tidemill import caches, failpoints
 from tidemill.arrangements import (
     ArrangementFacts,
@@ -143,6 +145,26 @@ def test_damaged_files_are_not_used(source: ArrangedShard, tmp_path: Path, what:
     found = source.open(arrangements_in(tmp_path), 5, filling)
     assert filling.read == 3
     assert counted(found.lookup(hashes_of([1, 2]), 5)) == Counter({(1, "a"): 2, (2, "b"): 1})
+
+
+def test_a_cache_of_another_history_is_not_used(source: ArrangedShard, tmp_path: Path) -> None:
+    """A backup was restored, and the cache is of what came after it."""
+    shutil.copytree(tmp_path / "data", tmp_path / "backup")
+    first = arrangements_in(tmp_path)
+    reader = source.open(first, 5)
+    source.append([((1, "lost"), 7, 1)], 9)
+    source.bring(reader, 5, 9)
+    reader.compact(9)
+    first.tend(keep=True)
+    shutil.rmtree(tmp_path / "data")
+    shutil.move(tmp_path / "backup", tmp_path / "data")
+    source.forget_holds()
+    append(source.shard, [((1, "new"), 8, 1)], 12)
+    for at in (7, 12):
+        filling = Filling()
+        found = source.open(arrangements_in(tmp_path), at, filling)
+        expected = Counter({(1, "a"): 2, (1, "new"): 1}) if at == 12 else Counter({(1, "a"): 2})
+        assert counted(found.lookup(hashes_of([1]), at)) == expected
 
 
 def test_the_switch_of_caches(source: ArrangedShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

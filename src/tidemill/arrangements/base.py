@@ -11,7 +11,7 @@ finds none after a power cut. Not thread-safe, except that `find` may run beside
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,11 +45,13 @@ HASH_FIELD = pa.field("mz_key_hash", pa.uint64())
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`about` says what the rows are. `upper`: they are the contents just before it."""
+    """`about` says what the rows are. `upper`: they are the contents just before it. `marks`: what the
+    collections that they come from had then (`Base.marks`)."""
 
     about: dict[str, Any]
     upper: int
     runs: tuple[RunFacts, ...]
+    marks: dict[str, str | None]
 
 
 def read_manifest(folder: str) -> Manifest | None:
@@ -57,8 +59,8 @@ def read_manifest(folder: str) -> Manifest | None:
     found = get_small(folder, MANIFEST)
     if found is None:
         return None
-    about, upper, runs = found[0]
-    return Manifest(about, upper, tuple(RunFacts(*run) for run in runs))
+    about, upper, runs, marks = found[0]
+    return Manifest(about, upper, tuple(RunFacts(*run) for run in runs), marks)
 
 
 class Base:
@@ -72,6 +74,8 @@ class Base:
         self.runs: tuple[HashRun, ...] = ()
         # The time of the manifest, which a later process would find; None without one.
         self.kept: int | None = None
+        # For each collection something that it has now and will have, and that no other history of it has.
+        self.marks: Callable[[], dict[str, str | None]] = dict
 
     @classmethod
     def open(cls, folder: str, schema: pa.Schema, about: dict[str, Any]) -> Base | None:
@@ -144,7 +148,7 @@ class Base:
 
     def _keep(self, runs: tuple[HashRun, ...], upper: int) -> None:
         facts = [[f.name, f.rows, f.bytes, f.crc] for run in runs if (f := run.facts) is not None]
-        put_small(self.folder, MANIFEST, [self.about, upper, facts])
+        put_small(self.folder, MANIFEST, [self.about, upper, facts, self.marks()])
         failpoints.hit(FP_KEPT)
         gone = [run for run in self.runs if run not in runs]
         self.runs, self.kept = runs, upper

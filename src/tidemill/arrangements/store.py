@@ -40,7 +40,7 @@ from tidemill.types.arrow import DIFF_COLUMN, shard_schema
 log = logging.getLogger(__name__)
 
 # The version of the files and of the hashes; other versions are removed.
-FORMAT = "1"
+FORMAT = "2"
 
 # The life of the data directory in which the folder was used last.
 LIFE = "life"
@@ -246,7 +246,7 @@ class Arrangements:
             }
         # The nearest first.
         for folder in sorted(there, key=lambda f: abs(there[f] - at)):
-            base = Base.open(folder, schema, about)
+            base = self._opened(folder, schema, about, inputs)
             holds = None if base is None or base.kept is None else _hold(inputs, base.kept - 1)
             with self._lock:
                 found = self._found.pop(folder, None)
@@ -256,6 +256,19 @@ class Arrangements:
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
             yield Contents(base, base.kept, holds)
+
+    def _opened(
+        self, folder: str, schema: pa.Schema, about: dict[str, Any], inputs: Sequence[Shard]
+    ) -> Base | None:
+        """None if it is not complete, or of another history: a backup may be restored beside the cache."""
+        with self._lock:
+            found = self._found.get(folder)
+        if found is None or not all(_has(shard, found.manifest.marks.get(shard.id)) for shard in inputs):
+            return None
+        base = Base.open(folder, schema, about)
+        if base is not None:
+            base.marks = _marks(inputs)
+        return base
 
     def _join(
         self,
@@ -282,6 +295,7 @@ class Arrangements:
         rows: Callable[[], Iterable[Rows]],
     ) -> Contents:
         base = Base(os.path.join(self.folder, digest, uuid.uuid4().hex), schema, about)
+        base.marks = _marks(inputs)
         holds = [shard.hold(at - 1) for shard in inputs]
         try:
             fill(base, rows(), at)
@@ -490,6 +504,21 @@ def _about(inputs: Sequence[Shard], schema: pa.Schema, name: str, key: list[str]
         "name": name,
         "key": key,
     }
+
+
+def _marks(inputs: Sequence[Shard]) -> Callable[[], dict[str, str | None]]:
+    """The part with the latest time of each. Parts have unique names."""
+
+    def latest(shard: Shard) -> str | None:
+        return max(((part.max_time, part.path) for part in shard.parts), default=(0, None))[1]
+
+    return lambda: {shard.id: latest(shard) for shard in inputs}
+
+
+def _has(shard: Shard, mark: str | None) -> bool:
+    """Whether the part is there, or was until a short time ago."""
+    with shard.changed:
+        return mark is None or mark in shard.state.parts or mark in shard.state.removed
 
 
 def _plain(fields: Iterable[pa.Field]) -> pa.Schema:

@@ -7,7 +7,7 @@ shared by all queries that look rows up by the same columns, those of inner stag
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +16,16 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.arrangements import Arrangement, key_hash
-from tidemill.catalog.items import MaterializedView, Source, SourceProgress, SourceTable, Table, is_system
+from tidemill.catalog.items import (
+    MaterializedView,
+    Source,
+    SourceProgress,
+    SourceTable,
+    Table,
+    View,
+    is_system,
+)
+from tidemill.catalog.sidecars import DEBEZIUM, MATERIALIZE
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import LimitExceeded, TidemillError, Unavailable
 from tidemill.inputs.opened import open_inputs
@@ -54,7 +63,25 @@ def stages_to_follow(catalog: CatalogState, bound: BoundQuery) -> tuple[KeyedSta
     """Raises NotIncremental."""
     if not only_stored(catalog, bound):
         raise NotIncremental("a relation that shows what is now")
-    return keyed_stages(bound)
+    return keyed_stages(bound, sums=counts_hold(catalog, bound.inputs.values()))
+
+
+# Envelopes in which the upstream says which rows go: it may say so of rows that are not there.
+_RETRACTING = (DEBEZIUM, MATERIALIZE)
+
+
+def counts_hold(catalog: CatalogState, relations: Iterable[str]) -> bool:
+    """Whether no row of the relations is there a negative number of times. SELECT refuses to read such rows;
+    sums would not notice them."""
+    for relation_id in relations:
+        item = catalog.relation(relation_id)
+        if isinstance(item, Source | SourceTable) and item.envelope in _RETRACTING:
+            return False
+        if isinstance(item, MaterializedView | View) and not counts_hold(
+            catalog, [r.id for r in item.references if r.id in catalog.items]
+        ):
+            return False
+    return True
 
 
 def only_stored(catalog: CatalogState, bound: BoundQuery) -> bool:
@@ -112,7 +139,7 @@ def follow_stages(
 
 
 def sums_to_follow(catalog: CatalogState, bound: BoundQuery) -> AccumulatedQuery | None:
-    if not only_stored(catalog, bound):
+    if not only_stored(catalog, bound) or not counts_hold(catalog, bound.inputs.values()):
         return None
     try:
         return accumulated(bound)

@@ -57,15 +57,15 @@ class KeyedStage:
         return tuple(Column(name, t) for name, t in self.stage.columns)
 
 
-def keyed_stages(bound: BoundQuery) -> tuple[KeyedStage, ...]:
-    """The stages of a query over stored relations, each after those that it reads. Raises
-    NotIncremental."""
+def keyed_stages(bound: BoundQuery, *, sums: bool = True) -> tuple[KeyedStage, ...]:
+    """The stages of a query over stored relations, each after those that it reads; see `stages_of` for
+    `sums`. Raises NotIncremental."""
     uses = bound.determinism.on(Dependence.CHANCE, Dependence.READ_TIME)
     if uses is not None:
         raise NotIncremental(uses)
     if not bound.inputs:
         raise NotIncremental("it reads nothing")
-    *inner, last = stages_of(bound.plan)
+    *inner, last = stages_of(bound.plan, sums=sums)
     if len(last.columns) != len(bound.columns):
         raise NotIncremental("its columns")
     told = zip(last.columns, bound.columns, strict=True)

@@ -114,18 +114,18 @@ class Stage:
         return linear_inputs(self.plan)[1]
 
 
-def stages_of(plan: Operator) -> tuple[Stage, ...]:
-    """The query's stages, each after those that it reads; the last one gives the query's answer. Raises
-    NotIncremental."""
+def stages_of(plan: Operator, *, sums: bool = True) -> tuple[Stage, ...]:
+    """The query's stages, each after those that it reads; the last one gives the query's answer. Without
+    `sums` the rows of groups are always looked up. Raises NotIncremental."""
     made: list[Stage] = []
-    _plan_stage(plan, made)
+    _plan_stage(plan, made, sums)
     return tuple(made)
 
 
-def _plan_stage(plan: Operator, made: list[Stage]) -> str:
+def _plan_stage(plan: Operator, made: list[Stage], sums: bool) -> str:
     while isinstance(plan, Sort) or (isinstance(plan, Limit) and keeps_all(plan)):
         plan = plan.input
-    stage = _Planner(plan, made).plan()
+    stage = _Planner(plan, made, sums).plan()
     _add(stage, made)
     return stage.name
 
@@ -165,7 +165,7 @@ def linear_inputs(op: Operator) -> tuple[frozenset[str], frozenset[str]]:
 def _sums_scan(found: Accumulated, made: list[Stage]) -> Scan:
     """The stage of a group's sums, as what it is read from."""
     try:
-        stage = _Planner(found.group, made).sums(found)
+        stage = _Planner(found.group, made, True).sums(found)
     except _CannotPush as e:
         raise NotIncremental(str(e)) from None
     _add(stage, made)
@@ -197,9 +197,10 @@ class _State:
 
 
 class _Planner:
-    def __init__(self, query: Operator, made: list[Stage]) -> None:
+    def __init__(self, query: Operator, made: list[Stage], sums: bool) -> None:
         self._query = query
         self._made = made
+        self._sums = sums
         self._state = _State(0, {}, {}, [])
         # Only the number of cuts matters: no stage is made.
         self._trying = 0
@@ -252,7 +253,7 @@ class _Planner:
             )
         if isinstance(op, Filter):
             return replace(op, input=self._outer(op.input, (*given, *harmless(op.condition))))
-        if isinstance(op, Named) and isinstance(op.input, Group):
+        if self._sums and isinstance(op, Named) and isinstance(op.input, Group):
             found = accumulated(op.input)
             if found is not None:
                 return replace(op, input=found.finish(self._scan(_sums_scan(found, self._made), ())))
@@ -538,7 +539,7 @@ class _Planner:
         known = (id(op), (*parts, *given))
         scan = self._cut.get(known)
         if scan is None:
-            scan = Scan(_plan_stage(query, self._made), f"w{len(self._made)}")
+            scan = Scan(_plan_stage(query, self._made, self._sums), f"w{len(self._made)}")
             self._cut[known] = scan
         place = {node: f"c{i}" for i, node in enumerate(parts)}
         for ref in wanted:
