@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from arranged import FOLLOWED, KEY, ArrangedShard, counted, hashes_of
+from arranged import KEY, ArrangedShard, counted, hashes_of
 
 from support.shards import append
 from tidemill import caches, failpoints
@@ -20,7 +20,6 @@ from tidemill.arrangements import (
     ArrangementsOf,
     DiskFull,
     Filling,
-    Life,
     contents,
     key_hash,
     store,
@@ -37,8 +36,8 @@ def source(tmp_path: Path) -> ArrangedShard:
     return found
 
 
-def arrangements_in(folder: Path, name: str = "cache", life: Life = FOLLOWED) -> Arrangements:
-    return Arrangements(f"{folder}/{name}", life, background=False)
+def arrangements_in(folder: Path, name: str = "cache") -> Arrangements:
+    return Arrangements(f"{folder}/{name}", background=False)
 
 
 def files(folder: Path) -> list[Path]:
@@ -62,29 +61,6 @@ def test_the_next_process_goes_on_where_the_last_one_was(source: ArrangedShard, 
     second.tend(keep=True)
     assert found.kept == 9
     assert source.shard.downgrade_since(8) == 8
-
-
-@pytest.mark.parametrize(
-    ("next_life", "used"),
-    [
-        (Life("b", "a", 5), True),
-        # The copy was made before the life in which the cache was used last, ...
-        (Life("b", "older", 5), False),
-        # ... or in it, before the time that the cache has.
-        (Life("b", "a", 4), False),
-    ],
-)
-def test_after_a_restore_of_the_collections_it_is_built_again(
-    source: ArrangedShard, tmp_path: Path, next_life: Life, used: bool
-) -> None:
-    source.open(arrangements_in(tmp_path, life=Life("a", "", 1)), 5)
-    source.forget_holds()
-    filling = Filling()
-    source.open(arrangements_in(tmp_path, life=next_life), 5, filling)
-    assert (filling.known == 0) == used
-    source.forget_holds()
-    source.open(arrangements_in(tmp_path, life=Life("c", "b", 5)), 5, again := Filling())
-    assert again.known == 0, "what was built since is used"
 
 
 def test_without_its_history_it_is_built_again(source: ArrangedShard, tmp_path: Path) -> None:
