@@ -143,6 +143,28 @@ def test_a_cache_of_another_history_is_not_used(source: ArrangedShard, tmp_path:
         assert counted(found.lookup(hashes_of([1]), at)) == expected
 
 
+def test_a_cache_of_nothing_is_not_used_where_there_is_something(tmp_path: Path) -> None:
+    """As above, where what came after the backup had taken all rows away."""
+    source = ArrangedShard(f"{tmp_path}/data")
+    source.append([], 5)
+    shutil.copytree(tmp_path / "data", tmp_path / "emptied")
+    source.append([((1, "a"), 6, 1)], 9)
+    shutil.move(tmp_path / "data", tmp_path / "backup")
+    shutil.move(tmp_path / "emptied", tmp_path / "data")
+    source.forget_holds()
+    append(source.shard, [], 9)
+    source.open(arrangements_in(tmp_path), 9)
+    kept = files(tmp_path / "cache")
+    source.forget_holds()
+    source.open(arrangements_in(tmp_path), 9)
+    assert files(tmp_path / "cache") == kept, "it was built again"
+    shutil.rmtree(tmp_path / "data")
+    shutil.move(tmp_path / "backup", tmp_path / "data")
+    source.forget_holds()
+    found = source.open(arrangements_in(tmp_path), 9)
+    assert counted(found.lookup(hashes_of([1]), 9)) == Counter({(1, "a"): 1})
+
+
 def test_the_switch_of_caches(source: ArrangedShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caches, "ENABLED", False)
     arrangements = arrangements_in(tmp_path)

@@ -247,7 +247,7 @@ class Arrangements:
         """None if it is not complete, or of another history: a backup may be restored beside the cache."""
         with self._lock:
             found = self._found.get(folder)
-        if found is None or not all(_has(shard, found.manifest.marks.get(shard.id)) for shard in inputs):
+        if found is None or not all(_has(shard, found.manifest) for shard in inputs):
             return None
         base = Base.open(folder, schema, about)
         if base is not None:
@@ -491,10 +491,13 @@ def _marks(inputs: Sequence[Shard]) -> Callable[[], dict[str, str | None]]:
     return lambda: {shard.id: latest(shard) for shard in inputs}
 
 
-def _has(shard: Shard, mark: str | None) -> bool:
-    """Whether the part is there, or was until a short time ago."""
+def _has(shard: Shard, kept: Manifest) -> bool:
+    """Whether the part is there, or was until a short time ago; without one, whether nothing was there."""
+    mark = kept.marks.get(shard.id)
     with shard.changed:
-        return mark is None or mark in shard.state.parts or mark in shard.state.removed
+        if mark is None:
+            return all(part.min_time >= kept.upper for part in shard.parts)
+        return mark in shard.state.parts or mark in shard.state.removed
 
 
 def _plain(fields: Iterable[pa.Field]) -> pa.Schema:
