@@ -9,13 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from support.shards import DESC, Row, Update, append
-from tidemill.arrangements import Arrangement, Arrangements, Filling, Life, key_hash
+from tidemill.arrangements import Arrangement, Arrangements, Filling, key_hash
 from tidemill.persist.local import LocalBlobs
 from tidemill.persist.shard import Shard
 
 KEY = ["k"]
-# Each process follows the one before, and all that is on disk is of the past.
-FOLLOWED = Life("life", "life", 1 << 60)
 
 
 def hashes_of(keys: Iterable[int | None]) -> np.ndarray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from arranged import FOLLOWED, ArrangedShard, counted, hashes_of
+from arranged import ArrangedShard, counted, hashes_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -60,7 +60,7 @@ class World:
         self.rng = rng
         self.folder = f"{folder}/cache"
         self.source = ArrangedShard(f"{folder}/data")
-        self.store = Arrangements(self.folder, FOLLOWED, background=False)
+        self.store = Arrangements(self.folder, background=False)
         self.readers: list[Reader] = []
 
     def step(self, action: str) -> None:
@@ -103,7 +103,7 @@ class World:
         """Nothing survives but the files."""
         self.readers = []
         self.source.forget_holds()
-        self.store = Arrangements(self.folder, FOLLOWED, background=False)
+        self.store = Arrangements(self.folder, background=False)
         if self.rng.random() < 0.7:
             self.step("open")
 

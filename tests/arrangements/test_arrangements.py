@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from arranged import FOLLOWED, KEY, ArrangedShard, counted, hashes_of
+from arranged import KEY, ArrangedShard, counted, hashes_of
 
 from support.shards import append
 from tidemill import caches, failpoints
@@ -20,7 +20,6 @@ from tidemill.arrangements import (
     ArrangementsOf,
     DiskFull,
     Filling,
-    Life,
     contents,
     key_hash,
     store,
@@ -37,8 +36,8 @@ def source(tmp_path: Path) -> ArrangedShard:
     return found
 
 
-def arrangements_in(folder: Path, name: str = "cache", life: Life = FOLLOWED) -> Arrangements:
-    return Arrangements(f"{folder}/{name}", life, background=False)
+def arrangements_in(folder: Path, name: str = "cache") -> Arrangements:
+    return Arrangements(f"{folder}/{name}", background=False)
 
 
 def files(folder: Path) -> list[Path]:
@@ -62,29 +61,6 @@ def test_the_next_process_goes_on_where_the_last_one_was(source: ArrangedShard, 
     second.tend(keep=True)
     assert found.kept == 9
     assert source.shard.downgrade_since(8) == 8
-
-
-@pytest.mark.parametrize(
-    ("next_life", "used"),
-    [
-        (Life("b", "a", 5), True),
-        # The copy was made before the life in which the cache was used last, ...
-        (Life("b", "older", 5), False),
-        # ... or in it, before the time that the cache has.
-        (Life("b", "a", 4), False),
-    ],
-)
-def test_after_a_restore_of_the_collections_it_is_built_again(
-    source: ArrangedShard, tmp_path: Path, next_life: Life, used: bool
-) -> None:
-    source.open(arrangements_in(tmp_path, life=Life("a", "", 1)), 5)
-    source.forget_holds()
-    filling = Filling()
-    source.open(arrangements_in(tmp_path, life=next_life), 5, filling)
-    assert (filling.known == 0) == used
-    source.forget_holds()
-    source.open(arrangements_in(tmp_path, life=Life("c", "b", 5)), 5, again := Filling())
-    assert again.known == 0, "what was built since is used"
 
 
 def test_without_its_history_it_is_built_again(source: ArrangedShard, tmp_path: Path) -> None:
@@ -165,6 +141,28 @@ def test_a_cache_of_another_history_is_not_used(source: ArrangedShard, tmp_path:
         found = source.open(arrangements_in(tmp_path), at, filling)
         expected = Counter({(1, "a"): 2, (1, "new"): 1}) if at == 12 else Counter({(1, "a"): 2})
         assert counted(found.lookup(hashes_of([1]), at)) == expected
+
+
+def test_a_cache_of_nothing_is_not_used_where_there_is_something(tmp_path: Path) -> None:
+    """As above, where what came after the backup had taken all rows away."""
+    source = ArrangedShard(f"{tmp_path}/data")
+    source.append([], 5)
+    shutil.copytree(tmp_path / "data", tmp_path / "emptied")
+    source.append([((1, "a"), 6, 1)], 9)
+    shutil.move(tmp_path / "data", tmp_path / "backup")
+    shutil.move(tmp_path / "emptied", tmp_path / "data")
+    source.forget_holds()
+    append(source.shard, [], 9)
+    source.open(arrangements_in(tmp_path), 9)
+    kept = files(tmp_path / "cache")
+    source.forget_holds()
+    source.open(arrangements_in(tmp_path), 9)
+    assert files(tmp_path / "cache") == kept, "it was built again"
+    shutil.rmtree(tmp_path / "data")
+    shutil.move(tmp_path / "backup", tmp_path / "data")
+    source.forget_holds()
+    found = source.open(arrangements_in(tmp_path), 9)
+    assert counted(found.lookup(hashes_of([1]), 9)) == Counter({(1, "a"): 1})
 
 
 def test_the_switch_of_caches(source: ArrangedShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

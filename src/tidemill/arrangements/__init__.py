@@ -8,7 +8,7 @@ from tidemill.arrangements.arrangement import Arrangement, ArrangementLost
 from tidemill.arrangements.contents import DiskFull
 from tidemill.arrangements.fill import Filling
 from tidemill.arrangements.keys import key_hash
-from tidemill.arrangements.store import ArrangementFacts, Arrangements, ArrangementsOf, Life
+from tidemill.arrangements.store import ArrangementFacts, Arrangements, ArrangementsOf
 
 __all__ = [
     "Arrangement",
@@ -18,6 +18,5 @@ __all__ = [
     "ArrangementsOf",
     "DiskFull",
     "Filling",
-    "Life",
     "key_hash",
 ]

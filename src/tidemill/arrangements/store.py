@@ -1,13 +1,11 @@
 """All arrangements of a server: which there are, who reads them, and what stays on disk.
 
     <folder>/<format>/<digest of what it is>/<one>/manifest
-                     /life
 
 Readers of the same columns of a collection by the same key share one arrangement if it still has the time at
 which they begin. Without readers it stays for IDLE_SECONDS. What a process leaves on disk is used by the next
 one if the collection still has the history from there on (`history`); otherwise, and when anything is missing
-or damaged, it is built again. So it is if the data directory was restored from a copy: the history went
-another way since then.
+or damaged, it is built again.
 """
 
 from __future__ import annotations
@@ -34,16 +32,12 @@ from tidemill.errors import Internal, TidemillError
 from tidemill.persist.holds import Hold
 from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import InvalidAsOf, Snapshot
-from tidemill.runs.small_file import get_small, put_small
 from tidemill.types.arrow import DIFF_COLUMN, shard_schema
 
 log = logging.getLogger(__name__)
 
 # The version of the files and of the hashes; other versions are removed.
 FORMAT = "2"
-
-# The life of the data directory in which the folder was used last.
-LIFE = "life"
 
 # An arrangement without readers stays for so long, and holds the collection's history: a subscription that is
 # started again, or a view that had an error, continues with it.
@@ -92,16 +86,6 @@ class ArrangementFacts:
     read: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
-    """The time for which a server has the data directory. `id` and `before` name it and the one before it, as
-    the directory itself knows. Nothing happened at `start` or later before it began."""
-
-    id: str
-    before: str
-    start: int
-
-
 @dataclass(slots=True)
 class _Found:
     """On disk since an earlier process, and not opened yet."""
@@ -118,7 +102,7 @@ class _Found:
 class Arrangements:
     """One per server. Thread-safe."""
 
-    def __init__(self, folder: str, life: Life, *, background: bool = True) -> None:
+    def __init__(self, folder: str, *, background: bool = True) -> None:
         """`folder` is a cache of this server alone: it may be deleted at any time. Without `background`,
         someone must call `tend` now and then."""
         self.root = os.path.abspath(folder)
@@ -135,7 +119,7 @@ class Arrangements:
         self._rested = self._kept = time.monotonic()
         # By their folders.
         self._found: dict[str, _Found] = {}
-        self._look(life)
+        self._look()
 
     def open(
         self,
@@ -263,7 +247,7 @@ class Arrangements:
         """None if it is not complete, or of another history: a backup may be restored beside the cache."""
         with self._lock:
             found = self._found.get(folder)
-        if found is None or not all(_has(shard, found.manifest.marks.get(shard.id)) for shard in inputs):
+        if found is None or not all(_has(shard, found.manifest) for shard in inputs):
             return None
         base = Base.open(folder, schema, about)
         if base is not None:
@@ -428,26 +412,18 @@ class Arrangements:
         contents.close()
         shutil.rmtree(contents.folder, ignore_errors=True)
 
-    def _look(self, life: Life) -> None:
+    def _look(self) -> None:
         """What earlier processes have left; removes what cannot be used."""
         until = time.monotonic() + UNUSED_SECONDS
-        known = get_small(self.folder, LIFE)
-        followed = known is not None and known[0] == life.before
         for version in _entries(self.root):
-            if version != self.folder or not caches.ENABLED or not followed:
+            if version != self.folder or not caches.ENABLED:
                 shutil.rmtree(version, ignore_errors=True)
         for folder in [folder for digest in _entries(self.folder) for folder in _entries(digest)]:
             manifest = read_manifest(folder)
-            # (After a copy of a running server was restored, the same life went further elsewhere.)
-            if manifest is None or not followed or manifest.upper > life.start:
+            if manifest is None:
                 shutil.rmtree(folder, ignore_errors=True)
             else:
                 self._found[folder] = _Found(manifest, until)
-        try:
-            os.makedirs(self.folder, exist_ok=True)
-            put_small(self.folder, LIFE, life.id)
-        except OSError as error:
-            log.warning("what is kept in %s will not be used after a restart: %s", self.folder, error)
         if self._found:
             self._start()
 
@@ -515,10 +491,13 @@ def _marks(inputs: Sequence[Shard]) -> Callable[[], dict[str, str | None]]:
     return lambda: {shard.id: latest(shard) for shard in inputs}
 
 
-def _has(shard: Shard, mark: str | None) -> bool:
-    """Whether the part is there, or was until a short time ago."""
+def _has(shard: Shard, kept: Manifest) -> bool:
+    """Whether the part is there, or was until a short time ago; without one, whether nothing was there."""
+    mark = kept.marks.get(shard.id)
     with shard.changed:
-        return mark is None or mark in shard.state.parts or mark in shard.state.removed
+        if mark is None:
+            return all(part.min_time >= kept.upper for part in shard.parts)
+        return mark in shard.state.parts or mark in shard.state.removed
 
 
 def _plain(fields: Iterable[pa.Field]) -> pa.Schema:

@@ -110,8 +110,6 @@ class Environment:
         self.blobs = blobs
         self.epoch = epoch
         self.holder = holder
-        # That of the holder before us.
-        self.life_before = ""
         self.settings = settings
         self._lock_file = lock
         self._clock = clock_shard
@@ -175,16 +173,13 @@ class Environment:
             failpoints.hit(FP_FENCED)
             formats.migrate(blobs, shard)
             clock_shard = ClockShard(shard, epoch)
-            before = clock_shard.holder()
             mine = replace(
                 holder or Holder.this_process(), epoch=epoch, started=clock.wall_us() // 1000, released=None
             )
             clock_shard.record(mine)
             if not locked and not lock.acquire(TAKE_OVER_WAIT_SECONDS):
                 log.warning("the process that was taken over still runs; its writes are refused")
-            made = cls(blobs, lock, clock_shard, epoch, mine, clock, settings, on_lost, on_jump)
-            made.life_before = "" if before is None else before.life
-            return made
+            return cls(blobs, lock, clock_shard, epoch, mine, clock, settings, on_lost, on_jump)
         except BaseException:
             lock.release()
             raise
@@ -193,12 +188,6 @@ class Environment:
     def id(self) -> str:
         """The id of this data directory. A new directory at the same place gets another id."""
         return self._clock.shard.state.metadata.table_id
-
-    @property
-    def life(self) -> str:
-        """Names the time for which we hold the directory: no other holder, not even one of another copy of
-        the directory, has the same."""
-        return self.holder.life
 
     # -- shards
 

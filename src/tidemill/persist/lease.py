@@ -52,11 +52,6 @@ class Holder:
     def this_process(addresses: dict[str, str] | None = None) -> Holder:
         return Holder(host=socket.gethostname(), pid=os.getpid(), addresses=tuple((addresses or {}).items()))
 
-    @property
-    def life(self) -> str:
-        """The same for as long as it holds the directory, and never again."""
-        return f"{self.epoch} {self.host} {self.pid} {self.started}"
-
     def encode(self) -> str:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 

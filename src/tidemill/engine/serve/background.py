@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-from tidemill.arrangements import Arrangements, ArrangementsOf, Life
+from tidemill.arrangements import Arrangements, ArrangementsOf
 from tidemill.catalog.secrets import SecretStore
 from tidemill.catalog.state import CatalogState
 from tidemill.catalog.store import Catalog
@@ -81,8 +81,7 @@ class Background:
             on_moved=self.moved,
         )
         self.collections = Collections(environment, self.ingestion)
-        life = Life(environment.life, environment.life_before, environment.start)
-        self.arrangements = Arrangements(str(_arrangements_folder(config, environment, spark)), life)
+        self.arrangements = Arrangements(str(_arrangements_folder(config, environment, spark)))
         self.queries = QueryRuntime(
             self.collections,
             environment.oracle,
