@@ -10,11 +10,13 @@ from typing import Any, cast
 
 import pytest
 
+from tidemill.arrangements import ArrangementFacts
 from tidemill.catalog.items import BUILTINS
 from tidemill.catalog.ops import CreateDatabaseOp, CreateTableOp, CreateViewOp, apply_all
 from tidemill.catalog.source_ops import CreateSourceOp, CreateSourceTable, NewSubsource
 from tidemill.catalog.state import CatalogState
 from tidemill.engine.audit.log import AuditEvent
+from tidemill.engine.relations.durable_subscriptions import DurableRow
 from tidemill.engine.relations.materialized_views import ViewRow
 from tidemill.engine.relations.pg.session_objects import PreparedRow
 from tidemill.engine.relations.sinks import SinkRow
@@ -142,6 +144,12 @@ class Now:
         return []
 
     def subscriptions(self) -> Sequence[SubscriptionRow]:
+        return []
+
+    def arrangements(self) -> Sequence[ArrangementFacts]:
+        return []
+
+    def durable(self) -> Sequence[DurableRow]:
         return []
 
     def variables(self) -> Iterable[VariableRow]:

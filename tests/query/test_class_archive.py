@@ -79,6 +79,13 @@ def test_archives_of_installations_that_changed_or_are_gone_are_removed(tmp_path
     assert not any(a.folder.exists() for a in outdated)
 
 
+def _maps(process: psutil.Process, file: Path) -> bool:
+    try:
+        return any(m.path == str(file) for m in process.memory_maps())
+    except psutil.NoSuchProcess:  # it has ended; also a zombie
+        return False
+
+
 @pytest.mark.timeout(900)
 def test_a_server_starts_with_the_archive(start_server: Callable[..., ServerProcess]) -> None:
     """`make test` has made it already; else this takes a minute."""
@@ -88,11 +95,7 @@ def test_a_server_starts_with_the_archive(start_server: Callable[..., ServerProc
     archive = Path(prepared.stdout.split(" of ", 1)[1].strip())
     assert archive.stat().st_size > 50 << 20
     server = start_server(wait_ready=True)
-    mapped = [
-        child
-        for child in psutil.Process(server.pid).children(recursive=True)
-        if any(m.path == str(archive) for m in child.memory_maps())
-    ]
+    mapped = [child for child in psutil.Process(server.pid).children(recursive=True) if _maps(child, archive)]
     assert len(mapped) == 1, server.log
     with psycopg.connect(server.sql_dsn, autocommit=True) as c:
         c.execute("CREATE TABLE t (a int)")

@@ -35,7 +35,7 @@ from tidemill.sql.functions.tree import (
 from tidemill.sql.lower.aggregate import is_spark_aggregate
 from tidemill.sql.lower.queries import lower_query
 from tidemill.sql.lower.select import aliased, subquery_as
-from tidemill.sql.plan.expressions import Aggregate, BoundNode, Op, Ref
+from tidemill.sql.plan.expressions import Aggregate, BoundNode, Const, Op, Ref
 from tidemill.sql.plan.keyed import can_be_key, read_subqueries
 from tidemill.sql.plan.operators import (
     Filter,
@@ -114,6 +114,9 @@ def accumulated(bound: BoundQuery) -> AccumulatedQuery:
         answers.append(Output(f"a{i}", _answer(aggregate, values)))
     nodes = [*names, *(node for node, _ in values)]
     told = [*names.values(), *(s.value for _, s in values)]
+    if not nodes:
+        # count(*) of all rows needs nothing of them, but Spark has no values without fields.
+        nodes, told = [Const(INT8, pa.scalar(1, pa.int64()))], ["one"]
     columns = tuple(Column(name, node.type) for name, node in zip(told, nodes, strict=True))
     lowered = Lowered(Project(group.input, outputs(nodes)))
     changes = replace(bound, lowered=lowered, columns=columns)
