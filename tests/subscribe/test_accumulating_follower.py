@@ -189,6 +189,12 @@ def test_other_queries_are_not_sums(text: str) -> None:
         accumulated(NAMES.bind(text))
 
 
+def test_a_count_of_all_rows_has_values_too() -> None:
+    """Spark has no values without fields: such a query broke the job that it shared with others."""
+    query = accumulated(NAMES.bind("SELECT count(*) FROM t"))
+    assert len(query.changes.columns) == 1 and not query.keys and not query.sums
+
+
 def test_totals_are_exact() -> None:
     dice = random.Random(3)
     bound = NAMES.bind("SELECT sum(n) FROM t")

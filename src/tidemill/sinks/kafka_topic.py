@@ -6,6 +6,7 @@ found from the end of one partition, without decoding. Updates have no key and m
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ TOPIC_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.byt
 FIRST_LOOK, FARTHER = 64, 16
 # The time limit for reading a topic's first and last offsets, for a running sink.
 LOOK_SECONDS = 10.0
+# How often a topic that was just made is looked for.
+APPEAR_SECONDS = 0.1
 
 _FORBIDDEN = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -87,7 +90,7 @@ def make_topic(
         found = place_of(connection, topic, CREATE_SECONDS)
     except NoTopic:
         _create(connection, topic, partitions, replicas, config)
-        return place_of(connection, topic, CREATE_SECONDS)
+        return _appeared(connection, topic)
     if partitions not in (None, found.partitions):
         raise InvalidValue(
             f'topic "{topic}" has {found.partitions} partitions, not {partitions}',
@@ -96,6 +99,18 @@ def make_topic(
             sqlstate="22023",
         )
     return found
+
+
+def _appeared(connection: Mapping[str, Any], topic: str) -> TopicPlace:
+    """A broker may know a topic some moments after another one has made it."""
+    deadline = time.monotonic() + CREATE_SECONDS
+    while True:
+        try:
+            return place_of(connection, topic, CREATE_SECONDS)
+        except NoTopic:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(APPEAR_SECONDS)
 
 
 def _create(
