@@ -38,16 +38,16 @@ class Bank:
         for table in TABLES:
             self.create_table(table, envelope)
 
-    def create_topic(self) -> None:
+    def create_topic(self, clauses: str = "") -> None:
         topic = self.log.topics["transaction"]
-        self.run(f"CREATE SOURCE tx FROM KAFKA CONNECTION k (TOPIC '{topic}') FORMAT JSON")
+        self.run(f"CREATE SOURCE tx FROM KAFKA CONNECTION k (TOPIC '{topic}') FORMAT JSON {clauses}")
 
-    def create_table(self, table: str, envelope: str = "DEBEZIUM") -> None:
+    def create_table(self, table: str, envelope: str = "DEBEZIUM", clauses: str = "") -> None:
         topic = self.log.topics[f"public.{table}"]
         self.run(
             f"CREATE SOURCE {table[0]} FROM KAFKA CONNECTION k (TOPIC '{topic}') "
             f"KEY FORMAT JSON VALUE FORMAT JSON ENVELOPE {envelope} "
-            f"(TRANSACTION METADATA (SOURCE tx, COLLECTION 'public.{table}'))",
+            f"(TRANSACTION METADATA (SOURCE tx, COLLECTION 'public.{table}')) {clauses}",
         )
 
     def raise_both(self, **options: Any) -> str:
