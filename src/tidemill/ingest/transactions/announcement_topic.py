@@ -84,10 +84,8 @@ class AnnouncementTopic:
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.done is None:
             return self._scanner.scan(lower, upper)
-        # The scanner serves one at a time.
+        # Since it began, nothing was taken in: it begins at `lower`.
         ahead.done.result()
-        if ahead.lower != lower or ahead.upper > upper:
-            return self._scanner.scan(lower, upper)
         return itertools.chain(ahead.found, self._scanner.scan(ahead.upper, upper))
 
 
