@@ -61,7 +61,10 @@ class Subscriber:
         while not self._stopped.is_set():
             begin = "" if self._position is None else f", POSITION = {self._position}"
             fetch = f"FETCH ALL FROM SUBSCRIPTION {self._name} WITH (TIMEOUT = '1 s'{begin})"
-            *changes, (position, progressed, *_) = c.execute(fetch.encode()).fetchall()
+            found = c.execute(fetch.encode()).fetchall()
+            if not found:
+                continue  # while the broker is away, no time is complete
+            *changes, (position, progressed, *_) = found
             assert progressed
             rows = self.rows.copy()
             for _, of_time in itertools.groupby((row for row in changes if not row[1]), lambda row: row[0]):
