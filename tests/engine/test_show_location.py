@@ -140,3 +140,14 @@ def test_a_relation_without_columns(blobs: Blobs, reader: str) -> None:
     shard = shard_of(blobs, RelationDesc(()), [(1, 2, None), (2, 1, None)])
     assert ask(reader, CODE[reader](described(blobs, shard, 1))) == [(), ()]
     assert ask(reader, CODE[reader](described(blobs, shard, 2))) == [(), (), ()]
+
+
+@pytest.mark.parametrize("reader", ["duckdb", "polars"])
+def test_compaction_changes_nothing_for_code_that_is_there(blobs: Blobs, reader: str) -> None:
+    shard = shard_of(blobs, DESC, UPDATES)
+    code = CODE[reader](described(blobs, shard, 1))
+    shard.downgrade_since(2)
+    for _ in range(2):
+        shard.maintain()
+    assert shard.version > 2 and len(shard.parts) == 1
+    assert Counter(ask(reader, code)) == Counter(AT_1)

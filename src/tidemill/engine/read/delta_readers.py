@@ -1,7 +1,7 @@
 """Code that reads a relation from its Delta table, as other programs would run it.
 
-Called for SHOW LOCATION. The code names a version of the table and a time. It finds the relation's rows at that
-time, or fails because files of the version are gone; never other rows, since compaction makes new versions.
+Called for SHOW LOCATION. The code names a version of the table and a time. It finds the rows at that time, or
+fails because files of the version are gone; never other rows, since compaction makes new versions.
 """
 
 from __future__ import annotations
