@@ -45,10 +45,12 @@ class AccumulatingFollower:
         state: KeyIndex,
         evaluate: Callable[[pa.Table], pa.Table],
         names: Sequence[str],
+        from_: int = 0,
     ) -> None:
         """`changes` follows `query.changes`; `state` has the sums just before its frontier. `evaluate` gives
-        the answer over versions of the state. Both are closed with this one."""
-        self.frontier = changes.frontier
+        the answer over versions of the state. Both are closed with this one. What is before `from_` is not
+        told."""
+        self.frontier = max(changes.frontier, from_)
         self._query = query
         self._changes = changes
         self._state = state
@@ -61,18 +63,24 @@ class AccumulatingFollower:
     def advance(self) -> CollectionChanges | None:
         if self._failure is not None:
             raise self._failure
-        changes = self._changes.advance()
-        if changes is None:
-            return None
-        lower, upper, error = changes.lower, changes.upper, changes.error
-        end = upper if error is None else error[0]
-        found, done = self._steps(changes.updates, lower, end)
-        if self._failure is not None:
-            if done == lower:
-                raise self._failure
-            upper, error = done, None
-        self.frontier = upper
+        while True:
+            changes = self._changes.advance()
+            if changes is None:
+                return None
+            lower, upper, error = changes.lower, changes.upper, changes.error
+            end = upper if error is None else error[0]
+            found, done = self._steps(changes.updates, lower, end)
+            if self._failure is not None:
+                if done <= max(lower, self.frontier):
+                    raise self._failure
+                upper, error = done, None
+            if upper > self.frontier:
+                break
         updates = pa.concat_tables(found) if found else self._empty
+        if lower < self.frontier:
+            lower = self.frontier
+            updates = updates.filter(pc.greater_equal(updates.column(TIME_COLUMN), lower))
+        self.frontier = upper
         return CollectionChanges(
             updates.rename_columns([*self._names, TIME_COLUMN, DIFF_COLUMN]), lower, upper, error
         )
