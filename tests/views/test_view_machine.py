@@ -55,11 +55,11 @@ def finish(machine: ViewMachine) -> None:
 
 
 class ViewModel(RuleBasedStateMachine):
-    @initialize(query=st.sampled_from(sorted(QUERIES)), in_parts=st.booleans())
-    def begin(self, query: str, in_parts: bool) -> None:
+    @initialize(query=st.sampled_from(sorted(QUERIES)), in_parts=st.booleans(), leaps=st.booleans())
+    def begin(self, query: str, in_parts: bool, leaps: bool) -> None:
         self.folder = tempfile.mkdtemp(dir=memory_folder())
         self.world = World(Path(self.folder) / "data")
-        self.world.in_parts = in_parts
+        self.world.in_parts, self.world.leaps = in_parts, leaps
         self.query = query
         self.world.commit({"a": Counter({(1, 2): 1}), "b": Counter({(1, 5): 1})})
         self.world.create("view", query)
