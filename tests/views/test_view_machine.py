@@ -288,6 +288,29 @@ def test_an_error_stays_until_its_cause_is_gone_over_restarts(world: World) -> N
     world.close()
 
 
+def test_a_follower_goes_on_behind_an_error(world: World) -> None:
+    """The one that met it, with all that has changed meanwhile."""
+    world.leaps = True
+    world.create("view", "summed")
+    machine = world.machine("view")
+    finish(machine)
+    for _ in range(2):
+        bad = world.commit({"a": Counter({(2, BAD): 1})})
+        finish(machine)
+        assert machine.health == ViewHealth(BAD_TEXT, bad)
+        world.commit({"a": Counter({(3, 7): 1, (2, BAD): 1})})
+        finish(machine)
+        assert machine.health == ViewHealth(BAD_TEXT, bad)
+        world.commit({"a": Counter({(2, BAD): -2}), "b": Counter({(3, 1): 1})})
+        world.commit({"b": Counter({(4, 1): 1})})
+        finish(machine)
+        assert machine.health.error is None
+        judge(world, "summed", machine.shard, machine.readable)
+    assert len(_program(machine).followed) == 1
+    machine.close()
+    world.close()
+
+
 def test_the_error_is_that_of_the_latest_evaluation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def named(tables: Mapping[str, Rows]) -> Rows:
         worst = max((v for _, v in tables["a"]), default=0)
