@@ -124,18 +124,18 @@ class AccumulatingFollower:
         pending = {} if self._pending is None else {"": self._pending}
         if not len(times_from(pending, first)):
             found = self._behind(first)
-            if not isinstance(found, CollectionChanges):
+            if isinstance(found, StillFailing):
                 return found
-            rows = [*pending.values(), found.updates]
-            pending[""] = self._pending = pa.concat_tables(
-                [r.rename_columns(rows[0].column_names) for r in rows]
-            )
+            if found is not None:
+                rows = [*pending.values(), found.updates]
+                named = [r.rename_columns(rows[0].column_names) for r in rows]
+                pending[""] = self._pending = pa.concat_tables(named)
         times = times_from(pending, first)
+        if not len(times):
+            self._leapt = max(first, self._changes.frontier)
+            return StillFailing(first, self._leapt) if self._leapt > first else None
         if self._pending is None or self._pending.num_rows > MAX_LEAP_ROWS:
             raise CannotLeap
-        if not len(times):
-            self._leapt = self._changes.frontier
-            return StillFailing(first, self._leapt) if self._leapt > first else None
         at = int(times[0])
         stamps = self._pending.column(TIME_COLUMN)
         now = self._pending.filter(pc.less_equal(stamps, at))
