@@ -197,7 +197,8 @@ def _united(host: SparkHost, sides: Sequence[_Side]) -> None:
                 values = [f"named_struct({own})" if s == struct else f"CAST(NULL AS {s})" for s in distinct]
                 named = ", ".join(f"{v} AS s{n}" for n, v in enumerate(values))
                 parts.append(f"SELECT CAST({i} AS INT) AS q, {named} FROM tm_side_{i}")
-            frame = slot.jsession.sql(" UNION ALL ".join(parts))
+            # In one wave: each side is a partition.
+            frame = slot.jsession.sql(" UNION ALL ".join(parts)).coalesce(max(2, host.cores))
         finally:
             for name in made:
                 slot.jsession.catalog().dropTempView(name)
