@@ -106,7 +106,7 @@ def table(number: int) -> dict[str, pa.Table]:
 
 
 def ask(queue: StageQueue, number: int, text: str = "good") -> int:
-    return queue.evaluate(text, table(number), pa.schema([])).column(0)[0].as_py()
+    return queue.evaluate(text, table(number), pa.schema([]), of=number).column(0)[0].as_py()
 
 
 def test_those_who_come_during_a_turn_have_the_next_one() -> None:
@@ -157,7 +157,8 @@ def test_a_turn_that_fails_fails_its_own_and_the_next_one_runs(error: Exception)
     assert ask(queue, 2) == 2
 
 
-def test_many_rows_do_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_holds_others_up_is_evaluated_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows; and for a while a stage that has failed."""
     asked: list[int] = []
 
     def alone(_: object, text: str, tables: dict[str, pa.Table], *args: object, **more: object) -> pa.Table:
@@ -168,5 +169,13 @@ def test_many_rows_do_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -
     run = Run()
     queue = StageQueue(cast(Any, None), run)
     large = {"t": pa.table({"n": np.zeros(SHARED_ROWS + 1)})}
-    queue.evaluate("good", large, pa.schema([]))
+    queue.evaluate("good", large, pa.schema([]), of=1)
     assert asked == [SHARED_ROWS + 1] and not run.sizes
+    with pytest.raises(TidemillError, match="bad"):
+        ask(queue, 2, "bad")
+    for number in (1, 2, 2):
+        ask(queue, number)
+    assert run.sizes == [1, 1] and asked == [SHARED_ROWS + 1, 1, 1]
+    monkeypatch.setattr("tidemill.query.stage_queue.time.monotonic", lambda: float("inf"))
+    ask(queue, 2)
+    assert run.sizes == [1, 1, 1]

@@ -169,7 +169,9 @@ def follow_sums(
 
     def evaluate(state: pa.Table) -> pa.Table:
         # Projections and filters.
-        return runtime.stages.evaluate(query.text, {STATE: state}, query.schema, row_by_row=True)
+        return runtime.stages.evaluate(
+            query.text, {STATE: state}, query.schema, of=id(query), row_by_row=True
+        )
 
     def first() -> Iterator[tuple[pa.Table, np.ndarray]]:
         opened = open_inputs(runtime.collections, catalog, query.changes, from_ - 1)

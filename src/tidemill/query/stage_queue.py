@@ -2,7 +2,8 @@
 
 A commit wakes every query that reads what it wrote, and each evaluates its stages from its own thread. The
 first caller leads: it takes what waits, runs it, and passes the lead to a caller that came meanwhile. A
-leader waits for others only if there were some a short time ago: who is alone does not wait.
+leader waits for others only if there were some a short time ago: who is alone does not wait. A stage that
+held up others is evaluated apart for a while.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ MAX_PIECES = 256
 GATHER_GAP = 0.03
 GATHER_SECONDS = 0.3
 COMPANY_SECONDS = 3.0
+# A stage that failed or made more rows than SHARED_ROWS, and all of a turn that was slower than SLOW_SECONDS,
+# are jobs of their own for so long.
+APART_SECONDS = 60.0
+SLOW_SECONDS = 10.0
 
 Evaluate = Callable[["SparkHost", Sequence[StagePiece]], None]
 
 
 class _Task:
-    def __init__(self, piece: StagePiece) -> None:
+    def __init__(self, piece: StagePiece, of: int) -> None:
         self.piece = piece
+        self.of = of
         # Done, or to lead.
         self.woken = threading.Event()
         self.done = False
@@ -54,6 +60,8 @@ class StageQueue:
         self._led = False
         # The largest number that one leader took, and when (monotonic) that was.
         self._company = (0, 0.0)
+        # The stages that are jobs of their own, and until when (monotonic).
+        self._apart: dict[int, float] = {}
         # What leaders have taken so far, and in how many turns; for tests and measurements.
         self.pieces = 0
         self.turns = 0
@@ -64,14 +72,15 @@ class StageQueue:
         tables: Mapping[str, pa.Table],
         schema: pa.Schema,
         *,
+        of: int,
         row_by_row: bool = False,
         alike: bool = True,
     ) -> pa.Table:
-        """As `evaluate_keys`; see `StagePiece` for `alike`. Blocks."""
+        """As `evaluate_keys`; `of` is a number of the stage, see `StagePiece` for `alike`. Blocks."""
         piece = StagePiece(text, tables, schema, row_by_row, alike)
-        if piece.rows > SHARED_ROWS:
+        if piece.rows > SHARED_ROWS or time.monotonic() < self._apart.get(of, 0.0):
             return evaluate_keys(self._host, text, tables, schema, row_by_row=row_by_row)
-        task = _Task(piece)
+        task = _Task(piece, of)
         with self._came:
             self._waiting.append(task)
             lead, self._led = not self._led, True
@@ -89,6 +98,7 @@ class StageQueue:
     def _lead(self) -> None:
         """One turn. The leader's own task is the oldest, and so in it."""
         tasks = self._gather()
+        began = time.monotonic()
         try:
             self._run(self._host, [task.piece for task in tasks])
         except TidemillError as e:
@@ -99,6 +109,7 @@ class StageQueue:
                 task.piece.error = TidemillError(f"{type(e).__name__}: {e}")
             raise
         finally:
+            self._part(tasks, time.monotonic() - began)
             for task in tasks:
                 task.done = True
                 task.woken.set()
@@ -107,6 +118,20 @@ class StageQueue:
                     self._waiting[0].woken.set()
                 else:
                     self._led = False
+
+    def _part(self, tasks: Sequence[_Task], took: float) -> None:
+        """Those that should not share a job the next time."""
+        held_up = [
+            task.of
+            for task in tasks
+            if took > SLOW_SECONDS
+            or task.piece.error is not None
+            or (task.piece.result is not None and task.piece.result.num_rows > SHARED_ROWS)
+        ]
+        if held_up:
+            now = time.monotonic()
+            kept = {of: until for of, until in self._apart.items() if until > now}
+            self._apart = kept | dict.fromkeys(held_up, now + APART_SECONDS)
 
     def _gather(self) -> list[_Task]:
         began = time.monotonic()

@@ -78,4 +78,6 @@ def _check_keys(inputs: Sequence[KeyedInput]) -> None:
 
 def _evaluate(queue: StageQueue, keyed: KeyedStage, tables: Mapping[str, pa.Table]) -> pa.Table:
     alike = not keyed.stage.sums
-    return queue.evaluate(keyed.text, tables, keyed.schema, row_by_row=keyed.row_by_row, alike=alike)
+    return queue.evaluate(
+        keyed.text, tables, keyed.schema, of=id(keyed), row_by_row=keyed.row_by_row, alike=alike
+    )
