@@ -41,6 +41,7 @@ def check(server: ServerProcess, key: int) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_nothing_is_computed_again_after_a_restart(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data")
