@@ -1,5 +1,5 @@
-"""A sink of a relation that got columns: the schema that it registers reads what was written with the one before,
-and the other way round, which is what a registry asks for."""
+"""A sink of a relation that got columns: its schema reads what was written with the one before, and the other
+way round, which is what a registry asks for."""
 
 from __future__ import annotations
 
