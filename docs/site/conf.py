@@ -7,6 +7,7 @@ checkout.
 from __future__ import annotations
 
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ html_theme_options = {"top_of_page_buttons": []}
 suppress_warnings = ["misc.highlighting_failure"]
 nitpicky = True
 
-# The navigation: every page is in it once, or the build fails.
+# The navigation. Pages that it does not name come last, under "More".
 NAVIGATION: dict[str, list[str]] = {
     "Start": [
         "docs/tour",
@@ -89,6 +90,13 @@ NAVIGATION: dict[str, list[str]] = {
 _FOLDERS = ("docs/sql", "docs/functions", "docs/types", "docs/catalogs", "docs/clients")
 
 
+def _others() -> list[str]:
+    """The pages of docs/ that the navigation does not name."""
+    named = [p for pages in NAVIGATION.values() for p in pages] + [f"{folder}/*" for folder in _FOLDERS]
+    pages = sorted(p.relative_to(ROOT).with_suffix("").as_posix() for p in (ROOT / "docs").rglob("*.md"))
+    return [p for p in pages if p != root_doc and not any(fnmatch(p, pattern) for pattern in named)]
+
+
 def _toctree(pages: list[str], caption: str = "") -> str:
     options = [":hidden:", ":glob:", *([f":caption: {caption}"] if caption else [])]
     return "\n".join(["", "", "```{toctree}", *options, "", *(f"/{page}" for page in pages), "```", ""])
@@ -96,7 +104,8 @@ def _toctree(pages: list[str], caption: str = "") -> str:
 
 def _with_navigation(_: Any, name: str, source: list[str]) -> None:
     if name == root_doc:
-        source[0] += "".join(_toctree(pages, caption) for caption, pages in NAVIGATION.items())
+        navigation = {**NAVIGATION, "More": _others()}
+        source[0] += "".join(_toctree(pages, caption) for caption, pages in navigation.items() if pages)
     for folder in _FOLDERS:
         if name == f"{folder}/README":
             others = sorted(p.stem for p in (ROOT / folder).glob("*.md") if p.stem != "README")

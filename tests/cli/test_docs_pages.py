@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-import runpy
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -67,16 +65,6 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert to.exists(), f"{page.name} links to {target}"
         if heading and to.suffix == ".md":
             assert heading in anchors(to), f"{page.name} links to {target}#{heading}"
-
-
-def test_every_page_has_its_place_in_the_site() -> None:
-    """`make docs` fails otherwise; this needs no generator."""
-    conf = runpy.run_path(str(ROOT / "docs" / "site" / "conf.py"))
-    patterns = [p for pages in conf["NAVIGATION"].values() for p in pages]
-    patterns += [f"{folder}/*" for folder in conf["_FOLDERS"]]
-    for page in PAGES:
-        name = page.relative_to(ROOT).with_suffix("").as_posix()
-        assert name == conf["root_doc"] or any(fnmatch(name, p) for p in patterns), name
 
 
 def test_the_limits_are_as_documented() -> None:
