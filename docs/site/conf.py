@@ -69,6 +69,7 @@ NAVIGATION: dict[str, list[str]] = {
         "docs/operators-guide",
         "docs/operations",
         "docs/backup",
+        "docs/deploy",
         "docs/tracing",
         "docs/configuration",
         "docs/authentication",
