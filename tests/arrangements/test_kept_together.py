@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from arranged import KEY, ArrangedShard, counted, hashes_of
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.shards import Update, memory_folder
@@ -106,6 +106,7 @@ class Query:
 
 @given(actions=st.lists(ACTIONS, max_size=30), seed=st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
+@example(actions=["write", "step", "tend", "keep", "kill"], seed=1)
 def test_what_is_kept_is_right_wherever_it_goes_on(actions: list[str], seed: int) -> None:
     with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
         query = Query(folder, random.Random(seed))
