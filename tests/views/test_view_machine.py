@@ -19,6 +19,7 @@ from views_world import (
     BAD,
     BAD_TEXT,
     QUERIES,
+    LeapingQuery,
     NoAnswer,
     PyProgram,
     Rows,
@@ -31,7 +32,9 @@ from views_world import (
 
 from support.shards import memory_folder
 from tidemill import failpoints
+from tidemill.inputs.followers import QueryFollower
 from tidemill.persist.settle import upper_of
+from tidemill.subscribe.changes import CollectionChanges
 from tidemill.types.arrow import TIME_COLUMN
 from tidemill.types.kernels import pc
 from tidemill.views.error_follower import Span
@@ -307,6 +310,30 @@ def test_a_follower_goes_on_behind_an_error(world: World) -> None:
         assert machine.health.error is None
         judge(world, "summed", machine.shard, machine.readable)
     assert len(_program(machine).followed) == 1
+    machine.close()
+    world.close()
+
+
+def test_an_error_of_the_follower_alone_is_none_of_the_view(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may evaluate in another order than the query, from the beginning or while there is a real error."""
+
+    def at_once(self: LeapingQuery, at: int) -> CollectionChanges:
+        self.failed_at = at
+        if any(v == 99 for _, v in world.contents(at)["a"]):
+            raise NoAnswer("only here")
+        return QueryFollower._at(self, at)
+
+    monkeypatch.setattr(LeapingQuery, "_at", at_once)
+    world.leaps = True
+    world.create("view", "summed")
+    machine = world.machine("view")
+    finish(machine)
+    for rows in ({(1, 99): 1}, {(1, 99): -1}, {(1, BAD): 1}, {(1, BAD): -1, (2, 99): 1}, {(2, 99): -1}):
+        world.commit({"a": Counter(rows)})
+        finish(machine)
+        judge(world, "summed", machine.shard, machine.readable)
     machine.close()
     world.close()
 
