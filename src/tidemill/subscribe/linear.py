@@ -110,7 +110,7 @@ class LinearFollower:
         at = int(times[0])
         taken = self._take(at + 1)
         try:
-            updates = self._evaluate(together(taken, at))
+            updates = self._evaluate(together(taken, at), apart=True)
         except Unavailable:
             raise
         except TidemillError as e:
@@ -156,14 +156,14 @@ class LinearFollower:
             given, rows = self._inputs[name], table.filter(pc.greater_equal(table.column(TIME_COLUMN), from_))
             given.waiting = rows if given.waiting is None else pa.concat_tables([rows, given.waiting])
 
-    def _evaluate(self, tables: Mapping[str, pa.Table]) -> pa.Table:
+    def _evaluate(self, tables: Mapping[str, pa.Table], *, apart: bool = False) -> pa.Table:
         """The query's updates, each row of a time once, in the order of time."""
         pieces = [
             ChangePiece(formula, table)
             for name, table in tables.items()
             for formula in self._inputs[name].formulas
         ]
-        self._evaluations.evaluate(self._member, pieces)
+        self._evaluations.evaluate(self._member, pieces, apart=apart)
         rows = [self._stamped(piece) for piece in pieces]
         updates = pa.concat_tables(rows) if rows else self._schema.empty_table()
         if updates.num_rows:
