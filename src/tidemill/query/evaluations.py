@@ -66,14 +66,19 @@ class Evaluations:
             self._members.add(member)
         return member
 
+    def come_back(self, member: Member) -> None:
+        """After it has left for a while."""
+        with self._came:
+            self._members.add(member)
+
     def leave(self, member: Member) -> None:
         """Idempotent."""
         with self._came:
             self._members.discard(member)
 
     def evaluate(self, member: Member, pieces: Sequence[ChangePiece], *, apart: bool = False) -> None:
-        """Fill in the pieces; raises the first one's error. Blocks. `apart`: in a job of its own, because they
-        may well fail, which costs those of one job several."""
+        """Fill in the pieces; raises the first one's error. Blocks. `apart`: in a job of its own, because
+        they may well fail, which costs those of one job several."""
         if not pieces:
             return
         if apart:

@@ -118,6 +118,7 @@ class LinearFollower:
             self._leapt = at + 1
             return StillFailing(at, at + 1, e)
         self._failure = None
+        self._evaluations.come_back(self._member)
         self.frontier = at + 1
         return CollectionChanges(updates, lower, at + 1)
 
@@ -197,6 +198,8 @@ class LinearFollower:
             except TidemillError as e:
                 bad, error = middle, e
         self._failure = error
+        # The others need not wait for it.
+        self._evaluations.leave(self._member)
         self._put_back(tables, times[good])
         lower, self.frontier = self.frontier, times[good]
         if times[good] == lower:
