@@ -195,3 +195,32 @@ def test_what_holds_others_up_is_evaluated_apart(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tidemill.query.stage_queue.time.monotonic", lambda: float("inf"))
     ask(queue, 3)
     assert run.sizes == [1, 1, 1]
+
+
+def test_versions_of_each_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Spark: the stage gives its rows as they are, but fails over a 7."""
+    sizes: list[int] = []
+
+    def alone(_: object, text: str, tables: dict[str, pa.Table], *args: object, **more: object) -> pa.Table:
+        sizes.append(tables["t"].num_rows)
+        if 7 in tables["t"].column("n").to_pylist():
+            raise TidemillError("seven")
+        return tables["t"].select(["n", VERSION]).take(pa.array(range(tables["t"].num_rows))[::-1])
+
+    monkeypatch.setattr("tidemill.query.stage_jobs.evaluate_keys", alone)
+
+    def of(*rows: tuple[int, int]) -> StagePiece:
+        numbers, versions = (pa.array([r[i] for r in rows], pa.int32()) for i in range(2))
+        tables = {"t": pa.table({"n": numbers, VERSION: versions, DIFF_COLUMN: versions.cast(pa.int64())})}
+        return StagePiece("text", tables, pa.schema([("n", pa.int32()), (VERSION, pa.int32())]))
+
+    some = [of((1, 0), (2, 3)), of(), of((3, 1)), of((7, 0)), of((4, 0), (4, 5))]
+    evaluate(cast(Any, None), some)
+    assert [p.error and p.error.primary for p in some] == [None, None, None, "seven", None]
+    assert [rows(p.result) for p in some if p.error is None] == [
+        ["(1, 0)", "(2, 3)"],
+        [],
+        ["(3, 1)"],
+        ["(4, 0)", "(4, 5)"],
+    ]
+    assert sizes[0] == 6
