@@ -4,7 +4,7 @@
 text is parsed and planned, and a job starts. Views often have a stage of the same text: those that differ in
 what they add up do not differ in what they make of the sums. A stage keeps the versions of its inputs apart,
 so the versions of each follower get numbers of their own, and all are one query. (Queries of different texts
-as sides of a UNION ALL cost as much as one after the other: nearly all of it is planning.)
+as sides of a UNION ALL cost as much as one after the other: each is still planned and executed.)
 
 A piece that fails fails the query. Each half is then run separately, until the piece is alone with its error.
 """
