@@ -12,7 +12,8 @@ import pytest
 
 from support.s3 import BUCKET, S3Server
 from support.server import ServerProcess, connected
-from tidemill.sources.objects.bucket import frozen, open_bucket
+from tidemill.sources.aws_role import frozen
+from tidemill.sources.objects.bucket import open_bucket
 
 pytestmark = [pytest.mark.server, pytest.mark.s3]
 
@@ -27,8 +28,7 @@ def wait_for(connection: psycopg.Connection[Any], query: str, wanted: list[tuple
 
 
 def test_a_bucket_is_a_live_table(server: ServerProcess, database: str, s3_server: S3Server) -> None:
-    names = ("endpoint", "region", "access_key_id", "secret_access_key")
-    options = {name: s3_server.options[name] for name in names}
+    options = s3_server.connection
     store, prefix = open_bucket(BUCKET, frozen(options)), uuid.uuid4().hex
     obstore.put(store, f"{prefix}/1.csv", b"id,name\n1,one\n2,two")
     with connected(server, database) as c:

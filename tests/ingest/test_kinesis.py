@@ -125,19 +125,6 @@ def drawn(rng: Random, ledger: list[Record]) -> list[Record]:
     ]
 
 
-def reshard(kinesis: Kinesis, stream: str, rng: Random) -> None:
-    """Split a shard, or merge two that were split."""
-    found = kinesis.client.call("ListShards", stream, {"StreamName": stream})["Shards"]
-    parents = {shard["ParentShardId"] for shard in found} | {s["AdjacentParentShardId"] for s in found}
-    leaves = [shard for shard in found if shard["ShardId"] not in parents]
-    leaves.sort(key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
-    if len(leaves) > 2:
-        at = rng.randrange(len(leaves) - 1)
-        kinesis.merge(stream, leaves[at]["ShardId"], leaves[at + 1]["ShardId"])
-    else:
-        kinesis.split(stream, rng.choice(leaves)["ShardId"])
-
-
 @pytest.mark.parametrize(
     "envelope", [UPSERT, pytest.param(NONE, marks=pytest.mark.chaos)], ids=lambda e: e["kind"]
 )
@@ -156,15 +143,13 @@ def test_every_record_is_there_once_wherever_it_is_killed(
             records = drawn(rng, ledger)
             kinesis.put(stream, records)
             ledger += records
-            reshard(kinesis, stream, rng)
+            kinesis.reshard(stream, rng)
         process = get_context("spawn").Process(target=live, args=(found.folder, f"{point}=kill"))
         process.start()
         process.join(WAIT_SECONDS)
         assert process.exitcode == -SIGKILL
     if point == FP_BOUND:
-        kinesis.persisted()
-        kinesis.program.kill()
-        kinesis.start()
+        kinesis.restart()
     found.open()
     found.settle(fold(ledger, envelope))
     # Bindings are monotone, and each ends with the number of its last record.
@@ -217,7 +202,7 @@ def test_resharding_under_way_keeps_every_row(
         kinesis.put(stream, records)
         ledger += records
         if rng.random() < 0.5:
-            reshard(kinesis, stream, rng)
+            kinesis.reshard(stream, rng)
         if turn % 7 == 6:
             kinesis.persisted()
             kinesis.program.kill()
@@ -238,11 +223,9 @@ def test_resharding_while_it_is_read(house: Callable[..., House], kinesis: Kines
             records = drawn(rng, ledger)
             kinesis.put(stream, records)
             ledger += records
-        reshard(kinesis, stream, rng)
+        kinesis.reshard(stream, rng)
     found.settle(fold(ledger, UPSERT))
-    kinesis.persisted()
-    kinesis.program.kill()
-    kinesis.start()
+    kinesis.restart()
     records = drawn(rng, ledger)
     kinesis.put(stream, records)
     ledger += records

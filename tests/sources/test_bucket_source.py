@@ -14,10 +14,11 @@ import pytest
 from sources.conformance import CHECKS, Subject
 from support.s3 import BUCKET, S3Server
 from tidemill.engine.ddl.connection_kinds import CONNECTION_KINDS
+from tidemill.sources.aws_role import frozen
 from tidemill.sources.contract import Forgotten, UpstreamError, UpstreamLost, UpstreamSource
 from tidemill.sources.definition import open_source
 from tidemill.sources.objects import bucket as bucket_module
-from tidemill.sources.objects.bucket import BucketListing, BucketStore, frozen, kept_bucket, open_bucket
+from tidemill.sources.objects.bucket import BucketListing, BucketStore, kept_bucket, open_bucket
 from tidemill.sources.offsets import Offsets
 
 pytestmark = pytest.mark.s3
@@ -29,8 +30,7 @@ class Prefix:
     """A folder of the bucket for one test."""
 
     def __init__(self, server: S3Server) -> None:
-        names = ("endpoint", "region", "access_key_id", "secret_access_key")
-        self.connection = {name: server.options[name] for name in names}
+        self.connection = server.connection
         self.name = uuid.uuid4().hex
         self.store = open_bucket(BUCKET, frozen(self.connection))
 
