@@ -293,9 +293,10 @@ def test_nested_values_of_avro(folder: Path, tmp_path: Path, name: str) -> None:
     assert rows(opened(tmp_path, "avro", kinds)) == list(enumerate(wanted))
 
 
-def test_nested_values_of_parquet(folder: Path, tmp_path: Path) -> None:
+def test_nested_values_of_parquet(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind of list, keys that are numbers or come twice, and slices of all of them."""
-    count = 3 * tables_module.MAX_BATCH_ROWS // 2
+    monkeypatch.setattr(tables_module, "MAX_BATCH_ROWS", 1000)
+    count = 2500
     lists = [None if n % 7 == 0 else [n] * (n % 4) for n in range(count)]
     maps = [None if n % 7 == 0 else [(n, "old"), (n, "new")][: n % 3] for n in range(count)]
     of = [None if n % 7 == 0 else {"l": [n], "M": n} for n in range(count)]
@@ -328,6 +329,30 @@ def test_nested_values_of_parquet(folder: Path, tmp_path: Path) -> None:
     assert [row[2] for row in found] == last
     assert [row[3] for row in found] == of
     assert {row[4] for row in found} == {None} and [row[5] for row in found] == list(range(count))
+
+
+def test_values_of_slices_are_their_own(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block with more records than a batch has rows."""
+    monkeypatch.setattr(tables_module, "MAX_BATCH_ROWS", 1000)
+    count = 2500
+    kinds: list[Any] = [["null", "int", "string"], {"type": "map", "values": "int"}, ["null", {**ITEM}]]
+    fields = [{"name": f"v{n}", "type": kind} for n, kind in enumerate(kinds)]
+    schema = fastavro.parse_schema({"type": "record", "name": "r", "fields": fields})
+
+    def record(n: int) -> dict[str, Any]:
+        value = None if n % 5 == 0 else n if n % 2 else f"t{n}"
+        return {"v0": value, "v1": {"k": n}, "v2": None if n % 3 == 0 else {"x": n, "y": None}}
+
+    with open(folder / "a", "wb") as out:
+        fastavro.writer(out, schema, map(record, range(count)), sync_interval=1 << 30)
+    os.utime(folder / "a", (1, 1))
+    for n, row in enumerate(rows(opened(tmp_path, "avro", columns(tmp_path, "avro", "a")))):
+        given = record(n)
+        one, other = row[0] and row[0]["int"], row[0] and row[0]["string"]
+        assert (one if one is not None else other) == given["v0"]
+        assert row[1] == [("k", n)] and row[2] == given["v2"]
 
 
 def test_nested_columns_are_taken_by_their_names(folder: Path, tmp_path: Path) -> None:

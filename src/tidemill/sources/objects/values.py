@@ -89,9 +89,9 @@ def sql_type(path: Sequence[str], t: Any, depth: int = 0) -> SqlType:
             return list_(sql_type(path, t.value_type, depth + 1))
         if pa.types.is_map(t) and (_is_text(t.key_type) or pa.types.is_integer(t.key_type)):
             return map_(sql_type(path, t.item_type, depth + 1))
-        if pa.types.is_struct(t) or pa.types.is_union(t):
+        if pa.types.is_struct(t) or _is_union(t):
             fields = [t.field(n) for n in range(t.num_fields)]
-            fields = [f for f in fields if not (pa.types.is_union(t) and f.type == pa.null())]
+            fields = [f for f in fields if not (_is_union(t) and f.type == pa.null())]
             if fields:
                 return record(*(Column(f.name, sql_type((*path, f.name), f.type, depth + 1)) for f in fields))
     shown = str(t)
@@ -104,6 +104,11 @@ def sql_type(path: Sequence[str], t: Any, depth: int = 0) -> SqlType:
 
 def _is_list(t: pa.DataType) -> bool:
     return pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t)
+
+
+def _is_union(t: Any) -> bool:
+    """As the reader of Avro makes them."""
+    return pa.types.is_union(t) and t.mode == "dense"
 
 
 def _is_text(t: pa.DataType) -> bool:
@@ -127,7 +132,7 @@ def _stored(values: pa.Array, t: SqlType) -> pa.Array:
         return list_array(_stored(elements, element_type(t)), offsets, valid_mask(values), arrow_type(t))
     if t.kind is Kind.MAP and pa.types.is_map(kind):
         return _map(values, t)
-    if t.kind is Kind.RECORD and pa.types.is_union(kind):
+    if t.kind is Kind.RECORD and _is_union(kind):
         return _record(_branches(values), t)
     if t.kind is Kind.RECORD and pa.types.is_struct(kind):
         return _record(values, t)
@@ -170,8 +175,12 @@ def _record(values: pa.Array, t: SqlType) -> pa.Array:
 
 def _branches(values: Any) -> pa.Array:
     """A union as a record with a field for each of its types, of which one has a value."""
-    codes = values.type_codes.to_numpy()
-    places = values.offsets.to_numpy() if values.type.mode == "dense" else np.arange(len(values))
+    # Of a slice, `type_codes` and `offsets` would be those of the beginning.
+    part = slice(values.offset, values.offset + len(values))
+    codes, places = (
+        np.frombuffer(buffer, kind)[part]
+        for buffer, kind in zip(values.buffers()[1:3], (np.int8, np.int32), strict=True)
+    )
     fields: list[pa.Array] = []
     names: list[str] = []
     null = np.ones(len(values), np.bool_)
