@@ -3,6 +3,6 @@
 # pip and uv both install from them: run.txt (the server), dev.txt (and the tests' tools).
 set -eu
 cd "$(dirname "$0")/.."
-compile() { uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links -q pyproject.toml "$@"; }
-compile -o lock/run.txt
-compile --group dev -c lock/run.txt -o lock/dev.txt
+compile() { uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links -q "$@"; }
+compile pyproject.toml -o lock/run.txt
+compile pyproject.toml --group dev -c lock/run.txt -o lock/dev.txt

@@ -24,6 +24,7 @@ from tidemill.query.multiset import add_up, expand
 from tidemill.query.read import ConstantInput
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
+from tidemill.query.stage_queue import StageQueue
 from tidemill.sql.bind import BoundQuery
 from tidemill.sql.bind.incremental import KeyedStage, keyed_stages
 from tidemill.sql.plan.unkept import NotIncremental
@@ -140,7 +141,7 @@ def follower(
     }
 
     def open_stages(at: int) -> Sequence[RunningStage]:
-        return running_stages(spark, stages, relations, partial(index, at), whole)
+        return running_stages(StageQueue(spark), stages, relations, partial(index, at), whole)
 
     inputs = {p: Told(DESCS[r], [u for u in found[r] if u[1] >= 1], uppers) for p, r in bound.inputs.items()}
     for each in inputs.values():

@@ -28,7 +28,6 @@ from tidemill.inputs.incremental import (
     sums_to_follow,
 )
 from tidemill.inputs.opened import QueryInputs, SystemRows, open_inputs
-from tidemill.inputs.timelines import not_readable
 from tidemill.persist.part import Part
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.evaluations import Evaluations
@@ -36,6 +35,7 @@ from tidemill.query.job import Job
 from tidemill.query.read import Input
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
+from tidemill.query.stage_queue import StageQueue
 from tidemill.query.write import Destination, write_rows
 from tidemill.sql.bind import BoundQuery, linearity, why_not_linear
 from tidemill.sql.plan.unkept import NotIncremental
@@ -58,6 +58,7 @@ class QueryRuntime:
     oracle: Oracle
     spark: SparkHost
     evaluations: Evaluations
+    stages: StageQueue
     arrangements: ArrangementsOf
 
 
@@ -206,7 +207,7 @@ def _open(collections: Collections, inputs: QueryInputs, from_: int) -> list[Col
             try:
                 followers.append(collections.follow(item, from_))
             except InvalidAsOf as e:
-                e.detail = not_readable(item, e.since, from_ - 1)
+                collections.explain(e, item, from_ - 1)
                 raise
     except BaseException:
         for follower in followers:

@@ -23,6 +23,14 @@ from tidemill.sql.plan.versions import VERSION
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.subscribe.key_local import KeyIndex
+from tidemill.subscribe.leaping import (
+    MAX_LEAP_ROWS,
+    CannotLeap,
+    LeapingFollower,
+    StillFailing,
+    times_from,
+    together,
+)
 from tidemill.types import wide
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous, numbers, valid_mask
@@ -45,10 +53,12 @@ class AccumulatingFollower:
         state: KeyIndex,
         evaluate: Callable[[pa.Table], pa.Table],
         names: Sequence[str],
+        from_: int = 0,
     ) -> None:
         """`changes` follows `query.changes`; `state` has the sums just before its frontier. `evaluate` gives
-        the answer over versions of the state. Both are closed with this one."""
-        self.frontier = changes.frontier
+        the answer over versions of the state. Both are closed with this one. What is before `from_` is not
+        told."""
+        self.frontier = max(changes.frontier, from_)
         self._query = query
         self._changes = changes
         self._state = state
@@ -57,25 +67,113 @@ class AccumulatingFollower:
         more = [pa.field(TIME_COLUMN, pa.int64()), pa.field(DIFF_COLUMN, pa.int64())]
         self._empty = pa.schema([*list(query.schema)[:-1], *more]).empty_table()
         self._failure: TidemillError | None = None
+        # The failure is one of `changes`.
+        self._below = False
+        # Changes that were read and not told: all that came since a failure.
+        self._pending: pa.Table | None = None
+        # From here on the query may have an answer again.
+        self._leapt = self.frontier
 
     def advance(self) -> CollectionChanges | None:
         if self._failure is not None:
             raise self._failure
-        changes = self._changes.advance()
-        if changes is None:
-            return None
-        lower, upper, error = changes.lower, changes.upper, changes.error
-        end = upper if error is None else error[0]
-        found, done = self._steps(changes.updates, lower, end)
-        if self._failure is not None:
-            if done == lower:
-                raise self._failure
-            upper, error = done, None
-        self.frontier = upper
+        while True:
+            changes = self._next()
+            if changes is None:
+                return None
+            lower, upper, error = changes.lower, changes.upper, changes.error
+            end = upper if error is None else error[0]
+            found, done = self._steps(changes.updates, lower, end)
+            if self._failure is not None:
+                self._pending = changes.updates.filter(
+                    pc.greater_equal(changes.updates.column(TIME_COLUMN), done)
+                )
+                if done <= max(lower, self.frontier):
+                    raise self._failure
+                upper, error = done, None
+            if upper > self.frontier:
+                break
         updates = pa.concat_tables(found) if found else self._empty
+        if lower < self.frontier:
+            lower = self.frontier
+            updates = updates.filter(pc.greater_equal(updates.column(TIME_COLUMN), lower))
+        self.frontier = upper
         return CollectionChanges(
             updates.rename_columns([*self._names, TIME_COLUMN, DIFF_COLUMN]), lower, upper, error
         )
+
+    def _next(self) -> CollectionChanges | None:
+        """Of the rows: those that were read already, and then more."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            return CollectionChanges(pending, self.frontier, self._changes.frontier)
+        try:
+            return self._changes.advance()
+        except Unavailable:
+            raise
+        except TidemillError:
+            self._below = True
+            raise
+
+    def leap(self) -> CollectionChanges | StillFailing | None:
+        """See `LeapingFollower`."""
+        lower = self.frontier
+        if self._failure is None and not self._below:
+            raise CannotLeap
+        first = max(self._leapt, lower + 1)
+        pending = {} if self._pending is None else {"": self._pending}
+        if not len(times_from(pending, first)):
+            found = self._behind(first)
+            if isinstance(found, StillFailing):
+                return found
+            if found is not None:
+                rows = [*pending.values(), found.updates]
+                named = [r.rename_columns(rows[0].column_names) for r in rows]
+                pending[""] = self._pending = pa.concat_tables(named)
+        times = times_from(pending, first)
+        if not len(times):
+            self._leapt = max(first, self._changes.frontier)
+            return StillFailing(first, self._leapt) if self._leapt > first else None
+        if self._pending is None or self._pending.num_rows > MAX_LEAP_ROWS:
+            raise CannotLeap
+        at = int(times[0])
+        stamps = self._pending.column(TIME_COLUMN)
+        now = self._pending.filter(pc.less_equal(stamps, at))
+        self._step(now.slice(0, 0), lower, lower)
+        try:
+            updates = self._step(together({"": now}, at).get("", now.slice(0, 0)), lower, at + 1)
+        except Unavailable:
+            raise
+        except TidemillError as e:
+            self._failure, self._leapt = e, at + 1
+            return StillFailing(at, at + 1, e)
+        self._pending = self._pending.filter(pc.greater(stamps, at))
+        self._failure, self.frontier = None, at + 1
+        return CollectionChanges(
+            updates.rename_columns([*self._names, TIME_COLUMN, DIFF_COLUMN]), lower, at + 1
+        )
+
+    def _behind(self, first: int) -> CollectionChanges | StillFailing | None:
+        """More changes, while there is a failure from before `first`."""
+        found: CollectionChanges | StillFailing | None
+        if self._below:
+            if not isinstance(self._changes, LeapingFollower):
+                raise CannotLeap
+            found = self._changes.leap()
+            self._below = not isinstance(found, CollectionChanges)
+        else:
+            try:
+                found = self._changes.advance()
+            except Unavailable:
+                raise
+            except TidemillError as e:
+                self._below, at = True, self._changes.frontier
+                found = StillFailing(at, at + 1, e)
+        if isinstance(found, StillFailing):
+            self._leapt = found.upper
+        elif found is not None and found.error is not None:
+            raise CannotLeap
+        return found
 
     def _steps(self, updates: pa.Table, lower: int, end: int) -> tuple[list[pa.Table], int]:
         """The answer's changes, and up to where they could be evaluated; sets the failure that is there."""

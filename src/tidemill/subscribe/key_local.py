@@ -30,6 +30,7 @@ from tidemill.query.version_rows import (
 )
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
+from tidemill.subscribe.leaping import MAX_LEAP_ROWS, CannotLeap, StillFailing, times_from, together
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous
 from tidemill.types.identity import consolidate
@@ -132,6 +133,8 @@ class KeyLocalFollower:
         self._holds = holds
         # An error of an expression, to be raised after all earlier changes.
         self._failure: TidemillError | None = None
+        # From here on the query may have an answer again.
+        self._leapt = self._position
         # By stage: its whole answer, if it was computed at the last time at which its inputs changed.
         self._answers: dict[str, tuple[int, pa.Table]] = {}
 
@@ -154,6 +157,35 @@ class KeyLocalFollower:
             hold.advance(max(hold.at, self.frontier - 1))
         return CollectionChanges(updates.rename_columns(self._names), lower, self.frontier, error)
 
+    def leap(self) -> CollectionChanges | StillFailing | None:
+        """See `LeapingFollower`."""
+        lower, until = self._position, self._read()
+        rows = sum(t.num_rows for i in self._inputs.values() for t in i.waiting)
+        failed = any(i.error is not None for i in self._inputs.values())
+        if self._failure is None or lower != self.frontier or failed or rows > MAX_LEAP_ROWS:
+            raise CannotLeap
+        first = max(self._leapt, lower + 1)
+        times = times_from(self._waiting(until), first)
+        if not len(times):
+            if until <= first:
+                return None
+            self._leapt = until
+            return StillFailing(first, until)
+        at = int(times[0])
+        try:
+            updates = self._step(together(self._waiting(at + 1), at), lower, at + 1)
+        except Unavailable:
+            raise
+        except _TooMany:
+            raise CannotLeap from None
+        except TidemillError as e:
+            self._leapt = at + 1
+            return StillFailing(at, at + 1, e)
+        self._taken(at + 1)
+        self._failure = None
+        self.frontier = self._position = self._leapt = at + 1
+        return CollectionChanges(updates.rename_columns(self._names), lower, at + 1)
+
     def _follow(self, until: int) -> tuple[list[pa.Table], tuple[int, str] | None]:
         """The changes from the position to `until`, or to where they can be evaluated, and the error of an
         input that is there. Raises an error if there is nothing before it."""
@@ -168,8 +200,8 @@ class KeyLocalFollower:
             self._close_indexes()
             self._stages = self._open_stages(lower)
             done, found = self._evaluate(tables, lower, end)
-        self._taken(end)
-        self._position = until if done == end else done
+        self._taken(done)
+        self._position = self._leapt = until if done == end else done
         if self._failure is not None and self._position <= max(lower, self.frontier):
             raise self._failure
         return found, error if done == end else None

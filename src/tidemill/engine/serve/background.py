@@ -36,6 +36,7 @@ from tidemill.persist.environment import Environment
 from tidemill.persist.shard import ShardId
 from tidemill.query.evaluations import Evaluations
 from tidemill.query.spark import SparkHost
+from tidemill.query.stage_queue import StageQueue
 from tidemill.sinks.feed import sink_shard
 from tidemill.sinks.open import SinkOpener
 from tidemill.sinks.service import Sinks
@@ -64,8 +65,9 @@ class Background:
         sessions: Callable[[], int],
     ) -> None:
         """`workers` read snapshots for subscriptions; `sessions` returns the number of open sessions."""
-        # A folder that outlives the server must not be taken for another data directory's.
-        own = Path(config.scratch_dir) / f"state-{environment.id}" if config.scratch_dir else None
+        # A folder that outlives the server must not be taken for another data directory's, or for this one's
+        # before it was restored.
+        own = Path(config.scratch_dir) / f"state-{environment.history.id}" if config.scratch_dir else None
         state_folder = own or spark.scratch / "state"
         self._following = ThreadPoolExecutor(MAX_FOLLOWING, thread_name_prefix="follow")
         self.hub = Hub(self._following)
@@ -87,6 +89,7 @@ class Background:
             environment.oracle,
             spark,
             Evaluations(spark),
+            StageQueue(spark),
             ArrangementsOf(self.arrangements, ""),
         )
         self.views = Views(
@@ -121,7 +124,7 @@ class Background:
             [
                 self.subscriptions,
                 IngestCollector(self.ingestion, compactor),
-                ViewsCollector(self.views, environment.oracle.now),
+                ViewsCollector(self.views, self.arrangements, environment.oracle.now),
                 SinksCollector(self.sinks, environment.oracle.now),
                 DurableCollector(self.durable, environment.oracle.now),
             ],
@@ -171,7 +174,7 @@ class Background:
 def _arrangements_folder(config: Config, environment: Environment, spark: SparkHost) -> Path:
     """On this machine, and beyond a restart if there is a folder that stays."""
     if config.scratch_dir:
-        return Path(config.scratch_dir) / f"arrangements-{environment.id}"
+        return Path(config.scratch_dir) / f"arrangements-{environment.history.id}"
     if config.on_s3:
         return spark.scratch / "arrangements"
     return Path(config.data_dir) / "cache" / "arrangements"
