@@ -86,7 +86,7 @@ def test_the_tour_of_the_page(server: ServerProcess, database: str, s3_server: S
     tour = re.sub(r"```sh\n.*?```", "", tour, flags=re.DOTALL)
     replaced = {
         "http://127.0.0.1:8333": s3_server.endpoint,
-        '"shop", ': f'"{BUCKET}", ',
+        '"shop",': f'"{BUCKET}",',
         "'shop'": f"'{BUCKET}'",
     }
     assert play(tour, server, database, replaced, {"python": lambda block: exec(block, names)}) == 3
