@@ -57,6 +57,7 @@ NAVIGATION: dict[str, list[str]] = {
     "SQL": ["docs/sql/README", "docs/functions/README", "docs/types/README", "docs/catalogs/README"],
     "Clients": [
         "docs/client",
+        "docs/recipes",
         "docs/shell",
         "docs/watch",
         "docs/console",
