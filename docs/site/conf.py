@@ -45,6 +45,7 @@ nitpicky = True
 # The navigation. Pages that it does not name come last, under "More".
 NAVIGATION: dict[str, list[str]] = {
     "Start": [
+        "docs/tutorial",
         "docs/tour",
         "README",
         "docs/from-foreachbatch",
