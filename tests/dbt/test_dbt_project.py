@@ -121,6 +121,8 @@ def test_the_project(dbt: Path, tmp_path: Path, server: ServerProcess, database:
         assert found["columns"]["id"]["comment"] == "The auction."
 
         c.execute("DROP MATERIALIZED VIEW reader")
-        project.run("build", "--full-refresh")
+        # A sink would need another folder.
+        project.run("build", "--full-refresh", "--exclude", "highest_bids_out")
         anew = ids()
-        assert set(anew) == set(made) and anew["highest_bids"] != made["highest_bids"]
+        assert set(anew) == set(made) - {"highest_bids_out"}
+        assert anew["highest_bids"] != made["highest_bids"]
