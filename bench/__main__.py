@@ -50,7 +50,7 @@ SINKS = "sinks"
 BY_NAME = (SOAK, KAFKA, SUBSCRIBE, ROWS, POSTGRES, OBJECTS, KINESIS, VIEWS, SINKS)
 IN_PARTS = (KAFKA, SUBSCRIBE, POSTGRES, OBJECTS, CDCV2, PG, VIEWS, SINKS)
 # Where the numbers of rows can be chosen.
-IN_SIZES = (VIEWS,)
+IN_SIZES = (VIEWS, KINESIS)
 # How long a load takes, where that can be chosen.
 IN_MINUTES = {SOAK: 30.0, POSTGRES: 1.0}
 

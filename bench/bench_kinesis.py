@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.ours import CATCH_UP_SECONDS, OurServer, started
@@ -24,13 +25,15 @@ SHARDS = 4
 RECORDS, QUICK_RECORDS = 100_000, 20_000
 DATA_BYTES = 150
 WRITERS = 4
+# Of larger loads there is one turn.
 TURNS = 3
 AIM = 0.5
 PACKAGES = ("boto3==1.44.5",)
 
 
-def measure(*, quick: bool = False) -> list[Figure]:
-    records = QUICK_RECORDS if quick else RECORDS
+def measure(*, quick: bool = False, sizes: Sequence[int] = ()) -> list[Figure]:
+    """`sizes`: another number of records."""
+    records = sizes[0] if sizes else QUICK_RECORDS if quick else RECORDS
     python = environment("boto3", PACKAGES)
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-kinesis-") as folder:
         kinesis = KinesisLocal(Path(folder), persist=False)
@@ -71,7 +74,7 @@ def _compare(kinesis: KinesisLocal, records: int, python: Path) -> list[Figure]:
         ours.execute("CREATE SECRET key AS 'x'")
         place = f"ENDPOINT '{endpoint}', ACCESS KEY ID 'x', SECRET ACCESS KEY = SECRET key"
         ours.execute(f"CREATE CONNECTION a TO AWS ({place})")
-        for turn in range(TURNS):
+        for turn in range(1 if records > RECORDS else TURNS):
             theirs.append(_boto3(python, endpoint, records))
             mine.append(_ours(ours, f"s{turn}", records))
         ours.close()

@@ -92,8 +92,8 @@ def json_lines(folder: Path, *, quick: bool) -> list[Figure]:
 
 
 def one_csv(folder: Path, *, quick: bool) -> list[Figure]:
-    """One file of a gigabyte."""
-    rows = 200_000 if quick else 10_000_000
+    """One file of four gigabytes."""
+    rows = 200_000 if quick else 40_000_000
     for name in ("files/in", "files/warm"):
         (folder / name).mkdir(parents=True)
     _csv(folder / "files" / "in" / "one.csv", rows)

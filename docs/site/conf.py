@@ -45,6 +45,7 @@ nitpicky = True
 # The navigation. Pages that it does not name come last, under "More".
 NAVIGATION: dict[str, list[str]] = {
     "Start": [
+        "docs/tutorial",
         "docs/tour",
         "README",
         "docs/from-foreachbatch",
@@ -57,6 +58,7 @@ NAVIGATION: dict[str, list[str]] = {
     "SQL": ["docs/sql/README", "docs/functions/README", "docs/types/README", "docs/catalogs/README"],
     "Clients": [
         "docs/client",
+        "docs/recipes",
         "docs/shell",
         "docs/watch",
         "docs/console",

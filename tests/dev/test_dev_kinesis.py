@@ -8,7 +8,8 @@ from pathlib import Path
 from dev.dev_command import GONE_SECONDS, READY_SECONDS, Command, until
 from support.kinesis import Kinesis
 from tidemill.dev.process import is_free
-from tidemill.sources.kinesis.client import KinesisClient, frozen
+from tidemill.sources.aws_role import frozen
+from tidemill.sources.kinesis.client import KinesisClient
 from tidemill.sources.kinesis.reader import Start, iterator_at
 from tidemill.sources.kinesis.shards import list_shards
 

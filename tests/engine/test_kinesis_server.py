@@ -3,11 +3,9 @@ of the server, and what is shown."""
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from base64 import b64encode
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,45 +139,3 @@ def test_a_stream_is_a_live_table(server: ServerProcess, database: str, kinesis:
         )
         wait_for(c, lag, [(True, True, 7)])
         run("DROP SOURCE s, r, l CASCADE")
-
-
-def debezium(operation: str, after: dict[str, Any] | None) -> bytes:
-    return json.dumps({"op": operation, "before": None, "after": after}).encode()
-
-
-def test_kill_9_while_shards_are_split(
-    start_server: Callable[..., ServerProcess], kinesis: Kinesis, database: str
-) -> None:
-    """A server of its own is killed again and again while records are put and shards are split: each table is
-    the fold of what was put."""
-    stream = kinesis.stream(1)
-    ledger: list[tuple[str, bytes]] = []
-    process = start_server()
-    with connected(process, "materialize") as c:
-        to = f"ENDPOINT '{kinesis.options['endpoint']}', ACCESS KEY ID 'x', SECRET ACCESS KEY = SECRET key"
-        c.execute(b"CREATE SECRET key AS 'x'")
-        c.execute(f"CREATE CONNECTION a TO AWS ({to})".encode())
-        c.execute(f"CREATE SOURCE s FROM KINESIS CONNECTION a (STREAM '{stream}')".encode())
-        reference = f'FROM SOURCE s (REFERENCE "{stream}")'
-        c.execute(f"CREATE TABLE every {reference} FORMAT TEXT INCLUDE KEY".encode())
-        c.execute(f"CREATE TABLE latest {reference} FORMAT TEXT ENVELOPE UPSERT".encode())
-        c.execute(f"CREATE TABLE changed {reference} FORMAT JSON ENVELOPE DEBEZIUM UPSERT".encode())
-    for turn in range(2):
-        records = [(f"k{n % 5}", debezium("u", {"turn": turn, "n": n}) if n % 9 else b"") for n in range(60)]
-        kinesis.put(stream, records[:40])
-        leaf = sorted(kinesis.shards(stream))[-1]
-        kinesis.split(stream, leaf)
-        kinesis.put(stream, records[40:])
-        ledger += records
-        time.sleep(0.7 * turn)
-        process.kill9()
-        process.start()
-    latest = sorted((key, data.decode()) for key, data in dict(ledger).items() if data)
-    with connected(process, "materialize") as c:
-        wait_for(c, "SELECT count(*) FROM every", [(len(ledger),)])
-        wait_for(c, "SELECT key, text FROM latest ORDER BY key", latest)
-        found = c.execute(b"SELECT key, text FROM every").fetchall()
-        assert sorted(found) == sorted((key, data.decode()) for key, data in ledger)
-        changed = c.execute(b"SELECT key, data::text FROM changed ORDER BY key").fetchall()
-        wanted = [(key, json.loads(text)["after"]) for key, text in latest]
-        assert [(key, json.loads(text)) for key, text in changed] == wanted

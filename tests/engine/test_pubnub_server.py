@@ -15,14 +15,12 @@ import pytest
 
 from support.pubnub import SUBSCRIBE_KEY, PubNubServer, pubnub_server
 from support.server import ServerProcess, connected
-from support.wire import Wire
-from text.docs import Psql, matches, split
+from support.tours import play
 
 pytestmark = pytest.mark.server
 
 SECONDS = 120.0
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sources" / "pubnub.md"
-_BLOCK = re.compile(r"^```(sql tour|sh tour|)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -40,29 +38,19 @@ def wait_for(connection: psycopg.Connection[Any], query: str, wanted: list[tuple
 
 def test_the_tour_of_the_page(server: ServerProcess, database: str, service: PubNubServer) -> None:
     """Each statement, each message, and what is shown."""
-    wire = Wire(f"{server.sql_dsn.replace('dbname=materialize', '')} dbname={database}")
-    psql, last, shown = Psql(wire), "", 0
+
+    def publish(block: str) -> None:
+        for url in re.findall(r"curl '(.*)'", block):
+            with urllib.request.urlopen(url) as answer:
+                assert b"Sent" in answer.read()
+
     text = PAGE.read_text()
     tour = text[text.index("## A tour") : text.index("## Messages")]
-    for language, block in _BLOCK.findall(tour):
-        if language == "sql tour":
-            for statement in split(block):
-                last = statement.replace("'demo'", f"'{SUBSCRIBE_KEY}', ENDPOINT '{service.endpoint}'")
-                told, failed = psql.type(last)
-                assert not failed, told
-        elif language == "sh tour":
-            for url in re.findall(r"curl '(.*)'", block):
-                local = url.replace("https://ps.pndsn.com", service.endpoint)
-                with urllib.request.urlopen(local) as answer:
-                    assert b"Sent" in answer.read()
-        else:
-            deadline = time.monotonic() + SECONDS
-            while not matches(block, psql.type(last)[0]):
-                assert time.monotonic() < deadline, (last, psql.type(last)[0])
-                time.sleep(0.2)
-            shown += 1
-    wire.close()
-    assert shown == 3
+    replaced = {
+        "'demo'": f"'{SUBSCRIBE_KEY}', ENDPOINT '{service.endpoint}'",
+        "https://ps.pndsn.com": service.endpoint,
+    }
+    assert play(tour, server, database, replaced, {"sh": publish}) == 3
 
 
 def test_statements_and_what_is_shown(server: ServerProcess, database: str, service: PubNubServer) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import obstore
@@ -12,10 +14,13 @@ import pytest
 
 from support.s3 import BUCKET, S3Server
 from support.server import ServerProcess, connected
-from tidemill.sources.objects.bucket import frozen, open_bucket
+from support.tours import play
+from tidemill.sources.aws_role import frozen
+from tidemill.sources.objects.bucket import open_bucket
 
 pytestmark = [pytest.mark.server, pytest.mark.s3]
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "sources" / "s3.md"
 SECONDS = 120.0
 
 
@@ -27,8 +32,7 @@ def wait_for(connection: psycopg.Connection[Any], query: str, wanted: list[tuple
 
 
 def test_a_bucket_is_a_live_table(server: ServerProcess, database: str, s3_server: S3Server) -> None:
-    names = ("endpoint", "region", "access_key_id", "secret_access_key")
-    options = {name: s3_server.options[name] for name in names}
+    options = s3_server.connection
     store, prefix = open_bucket(BUCKET, frozen(options)), uuid.uuid4().hex
     obstore.put(store, f"{prefix}/1.csv", b"id,name\n1,one\n2,two")
     with connected(server, database) as c:
@@ -73,3 +77,16 @@ def test_a_bucket_is_a_live_table(server: ServerProcess, database: str, s3_serve
         stalled = f"SELECT DISTINCT error FROM mz_internal.mz_source_statuses WHERE error LIKE '%{prefix}%'"
         told = f'object "{prefix}/1.csv" has changed since it was read'
         wait_for(c, stalled, [(told,)])
+
+
+def test_the_tour_of_the_page(server: ServerProcess, database: str, s3_server: S3Server) -> None:
+    names: dict[str, Any] = {}
+    text = PAGE.read_text()
+    tour = text[text.index("## A tour") : text.index("## The connection")]
+    tour = re.sub(r"```sh\n.*?```", "", tour, flags=re.DOTALL)
+    replaced = {
+        "http://127.0.0.1:8333": s3_server.endpoint,
+        '"shop",': f'"{BUCKET}",',
+        "'shop'": f"'{BUCKET}'",
+    }
+    assert play(tour, server, database, replaced, {"python": lambda block: exec(block, names)}) == 3

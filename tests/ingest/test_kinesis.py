@@ -5,31 +5,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
 from pathlib import Path
 from random import Random
-from signal import SIGKILL
 from typing import Any
 
 import pytest
 
+from ingest.house import POINTS, WAIT_SECONDS, House
 from support.kinesis import Kinesis
-from tidemill import failpoints
-from tidemill.catalog.store import Catalog
-from tidemill.ingest.machine import FP_BEFORE_COMMIT, FP_BETWEEN
-from tidemill.ingest.runner import LocalRunner
-from tidemill.ingest.service import Ingestion
-from tidemill.ingest.storage import CollectionType, SourceDescription, Storage, StorageCollectionId
 from tidemill.persist.environment import Environment
 from tidemill.reclock.progress import all_bindings, progress_at
-from tidemill.reclock.remap import FP_BEFORE_BIND, FP_BOUND, FP_PUT, Remap
+from tidemill.reclock.remap import FP_BOUND, Remap
 from tidemill.sources.kinesis.layout import GAUGE
 from tidemill.sources.offsets import Offsets
-from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN
 
-WAIT_SECONDS = 120.0
-# Before and behind each step that makes something durable.
-POINTS = [FP_BEFORE_BIND, FP_PUT, FP_BOUND, FP_BEFORE_COMMIT, FP_BETWEEN]
 TEXT: dict[str, Any] = {"format": "text"}
 NONE: dict[str, Any] = {"kind": "none"}
 UPSERT: dict[str, Any] = {"kind": "upsert"}
@@ -37,78 +26,29 @@ UPSERT: dict[str, Any] = {"kind": "upsert"}
 Record = tuple[str, bytes]
 
 
-class House:
-    """A data directory with a source over a stream."""
+class StreamHouse(House):
+    """With a source over a stream."""
 
     def __init__(self, folder: Path, kinesis: Kinesis, stream: str, envelope: dict[str, Any]) -> None:
-        self.folder = folder
+        super().__init__(folder)
         include = [{"what": "key", "as": None}]
         output = {"name": "o", "key": TEXT, "value": TEXT, "include": include, "envelope": envelope}
         definition = {"kind": "kinesis", "connection": kinesis.options, "stream": stream, "start_ms": None}
-        definition |= {"outputs": [output], "started": 0, "shards": sorted(kinesis.shards(stream))}
-        self.open()
-        schema = self.catalog.state.schema(self.catalog.state.database("materialize").id, "public").id
-        (self.id,) = self.storage.create_sources([SourceDescription(schema, "s", definition, "", 100)])
-
-    def open(self) -> None:
-        self.environment = Environment.open(str(self.folder / "data"))
-        self.catalog = Catalog.open(self.environment)
-        runner = LocalRunner(str(self.folder / "state"))
-        self.ingestion = Ingestion(self.environment, self.catalog, runner)
-        self.storage = Storage(self.environment, self.catalog, self.ingestion)
-
-    def close(self) -> None:
-        self.ingestion.stop()
-        self.environment.close()
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        rendered = self.storage.render(StorageCollectionId(self.id))
-        if not rendered.upper:
-            return []
-        with rendered.snapshot(rendered.upper - 1) as snapshot:
-            table = snapshot.read()
-        names = [n for n in table.column_names if not n.startswith("mz_")]
-        assert set(table.column(DIFF_COLUMN).to_pylist()) <= {1}
-        if ERROR_COLUMN in table.column_names:
-            assert table.column(ERROR_COLUMN).null_count == len(table)
-        return sorted(zip(*(table.column(n).to_pylist() for n in names), strict=True))
-
-    def settle(self, wanted: list[tuple[Any, ...]]) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while self.rows() != wanted and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert self.rows() == wanted
-
-    def bindings(self) -> list[tuple[int, str | None, int, str | None]]:
-        shard = self.storage.render(StorageCollectionId(self.id, CollectionType.REMAPPING)).shard
-        return all_bindings(shard, self.machine().source.gauge)
-
-    def machine(self) -> Any:
-        (source,) = self.catalog.state.sources()
-        machine = self.ingestion.machine(source)
-        assert machine is not None
-        return machine
+        self.create(
+            {**definition, "outputs": [output], "started": 0, "shards": sorted(kinesis.shards(stream))}
+        )
 
 
 @pytest.fixture
-def house(tmp_path: Path, kinesis: Kinesis) -> Iterator[Callable[..., House]]:
-    made: list[House] = []
+def house(tmp_path: Path, kinesis: Kinesis) -> Iterator[Callable[..., StreamHouse]]:
+    made: list[StreamHouse] = []
 
-    def make(stream: str, envelope: dict[str, Any]) -> House:
-        made.append(House(tmp_path, kinesis, stream, envelope))
+    def make(stream: str, envelope: dict[str, Any]) -> StreamHouse:
+        made.append(StreamHouse(tmp_path, kinesis, stream, envelope))
         return made[0]
 
     yield make
     made[0].close()
-
-
-def live(folder: Path, spec: str) -> None:
-    """A life of the server in this process, which ends with SIGKILL at the point, or after a while."""
-    failpoints.arm(spec)
-    house = House.__new__(House)
-    house.folder = folder
-    house.open()
-    time.sleep(WAIT_SECONDS)
 
 
 def fold(ledger: list[Record], envelope: dict[str, Any]) -> list[tuple[str, str]]:
@@ -125,25 +65,12 @@ def drawn(rng: Random, ledger: list[Record]) -> list[Record]:
     ]
 
 
-def reshard(kinesis: Kinesis, stream: str, rng: Random) -> None:
-    """Split a shard, or merge two that were split."""
-    found = kinesis.client.call("ListShards", stream, {"StreamName": stream})["Shards"]
-    parents = {shard["ParentShardId"] for shard in found} | {s["AdjacentParentShardId"] for s in found}
-    leaves = [shard for shard in found if shard["ShardId"] not in parents]
-    leaves.sort(key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
-    if len(leaves) > 2:
-        at = rng.randrange(len(leaves) - 1)
-        kinesis.merge(stream, leaves[at]["ShardId"], leaves[at + 1]["ShardId"])
-    else:
-        kinesis.split(stream, rng.choice(leaves)["ShardId"])
-
-
 @pytest.mark.parametrize(
     "envelope", [UPSERT, pytest.param(NONE, marks=pytest.mark.chaos)], ids=lambda e: e["kind"]
 )
 @pytest.mark.parametrize("point", POINTS)
 def test_every_record_is_there_once_wherever_it_is_killed(
-    house: Callable[..., House], kinesis: Kinesis, point: str, envelope: dict[str, Any]
+    house: Callable[..., StreamHouse], kinesis: Kinesis, point: str, envelope: dict[str, Any]
 ) -> None:
     """A ledger of what was put, against the collection, over lives that each end at the point; shards are
     split and merged in between, and the upstream is restarted."""
@@ -156,22 +83,17 @@ def test_every_record_is_there_once_wherever_it_is_killed(
             records = drawn(rng, ledger)
             kinesis.put(stream, records)
             ledger += records
-            reshard(kinesis, stream, rng)
-        process = get_context("spawn").Process(target=live, args=(found.folder, f"{point}=kill"))
-        process.start()
-        process.join(WAIT_SECONDS)
-        assert process.exitcode == -SIGKILL
+            kinesis.reshard(stream, rng)
+        found.killed(point)
     if point == FP_BOUND:
-        kinesis.persisted()
-        kinesis.program.kill()
-        kinesis.start()
+        kinesis.restart()
     found.open()
     found.settle(fold(ledger, envelope))
     # Bindings are monotone, and each ends with the number of its last record.
     there = {shard: kinesis.records(stream, shard) for shard in kinesis.shards(stream)}
     ends = {shard: len(records) for shard, records in there.items() if records}
     deadline = time.monotonic() + WAIT_SECONDS
-    while found.machine().remap.frontier.as_dict() != ends and time.monotonic() < deadline:
+    while found.machine.remap.frontier.as_dict() != ends and time.monotonic() < deadline:
         # The last records may delete what is not there.
         time.sleep(0.02)
     last: dict[str, int] = {}
@@ -180,7 +102,7 @@ def test_every_record_is_there_once_wherever_it_is_killed(
         assert number == there[shard][count - 1]["SequenceNumber"]
         last[shard] = count
     assert last == ends
-    machine = found.machine()
+    machine = found.machine
     at = machine.remap.upper - 1
     progress = progress_at(machine.remap.shard, machine.source, at, at + 1)
     shown = dict(zip(*(progress.column(n).to_pylist() for n in progress.column_names[:2]), strict=True))
@@ -207,7 +129,7 @@ def _before(bindings: list[tuple[int, str | None, int, str | None]]) -> list[int
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(6))
 def test_resharding_under_way_keeps_every_row(
-    house: Callable[..., House], kinesis: Kinesis, seed: int
+    house: Callable[..., StreamHouse], kinesis: Kinesis, seed: int
 ) -> None:
     stream = kinesis.stream(2)
     found, rng = house(stream, UPSERT), Random(seed)
@@ -217,7 +139,7 @@ def test_resharding_under_way_keeps_every_row(
         kinesis.put(stream, records)
         ledger += records
         if rng.random() < 0.5:
-            reshard(kinesis, stream, rng)
+            kinesis.reshard(stream, rng)
         if turn % 7 == 6:
             kinesis.persisted()
             kinesis.program.kill()
@@ -229,7 +151,7 @@ def test_resharding_under_way_keeps_every_row(
     found.settle(fold(ledger, UPSERT))
 
 
-def test_resharding_while_it_is_read(house: Callable[..., House], kinesis: Kinesis) -> None:
+def test_resharding_while_it_is_read(house: Callable[..., StreamHouse], kinesis: Kinesis) -> None:
     stream = kinesis.stream(1)
     found, rng = house(stream, UPSERT), Random(3)
     ledger: list[Record] = []
@@ -238,11 +160,9 @@ def test_resharding_while_it_is_read(house: Callable[..., House], kinesis: Kines
             records = drawn(rng, ledger)
             kinesis.put(stream, records)
             ledger += records
-        reshard(kinesis, stream, rng)
+        kinesis.reshard(stream, rng)
     found.settle(fold(ledger, UPSERT))
-    kinesis.persisted()
-    kinesis.program.kill()
-    kinesis.start()
+    kinesis.restart()
     records = drawn(rng, ledger)
     kinesis.put(stream, records)
     ledger += records

@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tidemill.catalog import codec
@@ -19,7 +21,7 @@ from tidemill.persist.blob import Blobs, open_blobs
 from tidemill.persist.log import ShardMissing
 from tidemill.persist.shard import Shard
 from tidemill.reclock.remap import cumulated, retained
-from tidemill.sources.contract import TOMBSTONE_COLUMN, OutputDefinition, UpstreamSource
+from tidemill.sources.contract import TOMBSTONE_COLUMN, Gauge, OutputDefinition, UpstreamSource
 from tidemill.sources.definition import open_source
 from tidemill.sources.offsets import Offsets
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
@@ -29,6 +31,19 @@ Row = tuple[Any, ...]
 
 class Wrong(AssertionError):
     """A promise of the tick was broken."""
+
+
+# The updates of a binding, from a frontier to the next one; called in their order.
+Expected = Callable[[Offsets, Offsets], Counter[Row]]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a source must have: by shard, what is expected there."""
+
+    gauge: Gauge
+    start: Offsets
+    collections: Sequence[tuple[str, Expected]]
 
 
 @dataclass
@@ -44,25 +59,33 @@ class Judge:
     bound: dict[str, list[tuple[int, Offsets]]] = field(default_factory=dict[str, list[tuple[int, Offsets]]])
 
     def check(self) -> dict[str, int]:
-        """Compare everything; returns how many records of each source are in its collections."""
+        """Compare everything; returns how far each source is in its collections, as a sum."""
         blobs = open_blobs(self.data_dir, self.options)
         found: dict[str, int] = {}
-        sources, tables = _items(blobs)
+        sources, tables = items(blobs)
         for item in sources:
-            source = open_source(json.loads(item.definition))
-            bindings = self._bindings(blobs, item, source)
-            outputs = {o.name: n for n, o in enumerate(source.outputs)}
-            targets = [] if item.shard is None else [(item.shard, 0)]
-            targets += [(t.shard, outputs[t.output]) for t in tables if t.source == item.id]
+            told = self.told(blobs, item, [t for t in tables if t.source == item.id])
+            bindings = self._bindings(blobs, item, told.gauge)
             done = Offsets()
-            for shard_id, output in targets:
-                done = max(done, self._compare(blobs, shard_id, source, output, bindings), key=_size)
+            for shard_id, expected in told.collections:
+                done = max(done, self._compare(blobs, shard_id, told.start, expected, bindings), key=_size)
             found[item.name] = _size(done)
         return found
 
-    def _bindings(self, blobs: Blobs, item: SourceItem, source: UpstreamSource) -> list[tuple[int, Offsets]]:
+    def told(self, blobs: Blobs, item: SourceItem, tables: list[SourceTable]) -> Told:
+        """What the source itself says."""
+        source = open_source(json.loads(item.definition))
+        outputs = {o.name: n for n, o in enumerate(source.outputs)}
+        targets = [] if item.shard is None else [(item.shard, 0)]
+        targets += [(t.shard, outputs[t.output]) for t in tables]
+        collections: list[tuple[str, Expected]] = [
+            (shard, partial(_expected, source, output, dict[Row, Row]())) for shard, output in targets
+        ]
+        return Told(source.gauge, source.start, collections)
+
+    def _bindings(self, blobs: Blobs, item: SourceItem, gauge: Gauge) -> list[tuple[int, Offsets]]:
         shard = Shard.open(blobs, item.remap_shard, epoch=None)
-        bindings = cumulated(retained(shard, source.gauge))
+        bindings = cumulated(retained(shard, gauge))
         for (_, earlier), (_, later) in itertools.pairwise(bindings):
             if not earlier <= later:
                 raise Wrong(f"the bindings of {item.name} go back from {earlier} to {later}")
@@ -80,27 +103,26 @@ class Judge:
         self,
         blobs: Blobs,
         shard_id: str,
-        source: UpstreamSource,
-        output: int,
+        lower: Offsets,
+        expected: Expected,
         bindings: list[tuple[int, Offsets]],
     ) -> Offsets:
-        """The frontier that the shard has; each time's updates are what the source says. Before `since` only
+        """The frontier that the shard has; each time's updates are what is expected. Before `since` only
         their sum is: compaction may have moved some of them there."""
         shard = Shard.open(blobs, shard_id, epoch=None)
         there = _updates(shard)
         upper = shard.upper or 0
-        lower, kept, done = source.start, dict[Row, Row](), Offsets()
+        done = Offsets()
         wanted: dict[int, Counter[Row]] = {}
         for time, frontier in bindings:
             if time >= upper:
                 break
-            at = wanted.setdefault(max(time, shard.since), Counter())
-            at.update(_expected(source, output, lower, frontier, kept))
+            wanted.setdefault(max(time, shard.since), Counter()).update(expected(lower, frontier))
             lower = done = frontier
         for time, counts in wanted.items():
-            expected, actual = _nonzero(counts), there.pop(time, Counter())
-            if actual != expected:
-                wrong = f"{_shown(actual - expected)} too many, {_shown(expected - actual)} missing"
+            here, actual = _nonzero(counts), there.pop(time, Counter())
+            if actual != here:
+                wrong = f"{_shown(actual - here)} too many, {_shown(here - actual)} missing"
                 raise Wrong(f"{shard_id} at {time}: {wrong}")
             if time > shard.since and self.closed.setdefault((shard_id, time), actual) != actual:
                 raise Wrong(f"{shard_id} at {time} has changed")
@@ -114,7 +136,7 @@ def _at(bindings: list[tuple[int, Offsets]], as_of: int) -> Offsets:
     return next((frontier for time, frontier in reversed(bindings) if time <= as_of), Offsets())
 
 
-def _items(blobs: Blobs) -> tuple[list[SourceItem], list[SourceTable]]:
+def items(blobs: Blobs) -> tuple[list[SourceItem], list[SourceTable]]:
     try:
         shard = Shard.open(blobs, "catalog", epoch=None)
     except ShardMissing:
@@ -148,7 +170,7 @@ def _nonzero(counts: Counter[Row]) -> Counter[Row]:
 
 
 def _expected(
-    source: UpstreamSource, output: int, lower: Offsets, upper: Offsets, kept: dict[Row, Row]
+    source: UpstreamSource, output: int, kept: dict[Row, Row], lower: Offsets, upper: Offsets
 ) -> Counter[Row]:
     """The updates of one binding. `kept` is what an upsert's keys have, and is brought forward."""
     described = source.outputs[output]

@@ -24,6 +24,7 @@ CREATE TABLE {0}_notes (id int, body text);
 INSERT INTO {0}_notes VALUES (1, 'one'), (2, NULL), (3, '<img src=x onerror=alert(1)>');
 CREATE VIEW {0}_late AS SELECT * FROM {0}_notes WHERE id > 1;
 CREATE MATERIALIZED VIEW {0}_sizes AS SELECT count(*) AS n FROM {0}_notes;
+CREATE SUBSCRIPTION {0}_reader FOR {0}_notes ENVELOPE UPSERT (KEY (id)) WITH (SHARES = 2);
 """
 # Objects of the default database, whose names no other test has.
 NAME = "seen_in_console"
@@ -91,6 +92,21 @@ def test_the_overview_shows_every_object_and_what_it_needs(relations: ServerProc
 
 
 @pytest.mark.timeout(900)
+def test_a_durable_subscription_shows_its_readers_and_what_is_kept(relations: ServerProcess) -> None:
+    name = f"{NAME}_reader"
+    with console(relations) as page:
+        node = page.get_by_role("link", name=re.compile(f"^subscription {name}, waiting for a reader"))
+        expect(node).to_be_visible()
+        node.focus()
+        # It is drawn behind what it reads.
+        expect(page.locator("svg .edge.critical")).to_have_count(1)
+        node.press("Enter")
+        expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
+        rows = page.get_by_role("region", name="Readers").locator("tbody tr")
+        expect(rows).to_have_count(2)
+
+
+@pytest.mark.timeout(900)
 def test_a_source_has_its_positions_and_a_time_of_it_opens_what_was_there(relations: ServerProcess) -> None:
     with console(relations) as page:
         open_page(page, relations, f"object/{object_id(relations, NAME)}")
@@ -147,6 +163,7 @@ def test_a_query_runs_is_read_only_at_first_and_can_be_kept_as_csv(
         expect(text).to_have_value(f"TABLE {NAME}_notes")
         page.get_by_role("button", name="Explain").click()
         expect(page.locator(".tree, details[open]").first).to_be_visible()
+        accessible(page)
         page.get_by_label("Earlier").select_option(index=1)
         expect(text).to_have_value("SELECT nothing")
 
@@ -205,7 +222,8 @@ def test_a_narrow_dark_page_fits_and_a_server_that_fails_is_told(relations: Serv
         page.emulate_media(color_scheme="dark")
         page.reload()
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-        for path in ("overview", f"object/{object_id(relations, NAME)}", "query", "storage", "sessions"):
+        objects = [f"object/{object_id(relations, name)}" for name in (NAME, f"{NAME}_reader")]
+        for path in ("overview", *objects, "query", "storage", "sessions"):
             open_page(page, relations, path)
             expect(page.get_by_role("heading", level=1)).to_be_visible()
             width = page.evaluate("document.documentElement.scrollWidth")

@@ -122,6 +122,39 @@ def test_a_subscription_over_a_websocket_until_it_is_cancelled(lean: ServerProce
     run(work())
 
 
+def test_a_durable_subscription_over_websockets_goes_on_where_it_was_acknowledged(
+    lean: ServerProcess, database: str
+) -> None:
+    fetch = "FETCH ALL FROM SUBSCRIPTION s WITH (TIMEOUT = '60 s')"
+
+    def changes(heard: list[tuple[str, Any]]) -> list[list[Any]]:
+        found = rows(heard)
+        assert found[-1][1] is True
+        return [row[2:] for row in found if not row[1]]
+
+    async def work() -> None:
+        async with talking(lean, database) as writer:
+            await writer.ask("CREATE TABLE t (a int)")
+            await writer.ask("CREATE SUBSCRIPTION s FOR t WITH (SNAPSHOT = false)")
+            async with talking(lean, database) as reader:
+                await writer.ask("INSERT INTO t VALUES (1)")
+                assert changes(await reader.ask(fetch)) == [[1, 1]]
+                assert (await reader.ask("ACKNOWLEDGE SUBSCRIPTION s"))[-1][0] == "CommandComplete"
+                await writer.ask("INSERT INTO t VALUES (2)")
+                assert changes(await reader.ask(fetch)) == [[1, 2]]
+                # It leaves without a word in the middle of the next one.
+                await reader.say({"query": fetch})
+                reader.socket.transport.abort()
+            await writer.ask("INSERT INTO t VALUES (3)")
+            async with talking(lean, database) as reader:
+                found: list[list[Any]] = []
+                while len(found) < 2:
+                    found += changes(await reader.ask(fetch))
+                assert found == [[1, 2], [1, 3]]
+
+    run(work())
+
+
 def test_a_dropped_relation_ends_both_streams(lean: ServerProcess, database: str) -> None:
     async def work() -> None:
         async with talking(lean, database) as talk, talking(lean, database) as writer:

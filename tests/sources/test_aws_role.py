@@ -12,10 +12,10 @@ import pytest
 
 from support.moto import KEYS, Moto
 from tidemill.sources import aws_role
-from tidemill.sources.aws_role import key_source
+from tidemill.sources.aws_role import frozen, key_source
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.definition import open_source
-from tidemill.sources.objects.bucket import frozen, reach
+from tidemill.sources.objects.bucket import reach
 from tidemill.sources.offsets import Offsets
 
 READ = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": ["s3:*"], "Resource": "*"}]}

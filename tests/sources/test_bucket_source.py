@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import uuid
 from collections.abc import Callable
 from typing import Any
 
+import fastavro
 import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sources.conformance import CHECKS, Subject
 from support.s3 import BUCKET, S3Server
 from tidemill.engine.ddl.connection_kinds import CONNECTION_KINDS
+from tidemill.sources.aws_role import frozen
 from tidemill.sources.contract import Forgotten, UpstreamError, UpstreamLost, UpstreamSource
 from tidemill.sources.definition import open_source
 from tidemill.sources.objects import bucket as bucket_module
-from tidemill.sources.objects.bucket import BucketListing, BucketStore, frozen, kept_bucket, open_bucket
+from tidemill.sources.objects.bucket import BucketListing, BucketStore, kept_bucket, open_bucket
 from tidemill.sources.offsets import Offsets
 
 pytestmark = pytest.mark.s3
@@ -29,8 +34,7 @@ class Prefix:
     """A folder of the bucket for one test."""
 
     def __init__(self, server: S3Server) -> None:
-        names = ("endpoint", "region", "access_key_id", "secret_access_key")
-        self.connection = {name: server.options[name] for name in names}
+        self.connection = server.connection
         self.name = uuid.uuid4().hex
         self.store = open_bucket(BUCKET, frozen(self.connection))
 
@@ -141,6 +145,31 @@ def test_many_objects_are_listed_a_part_at_a_time(prefix: Prefix, monkeypatch: p
     assert [news for _ in range(10) for news in listing.advance(0.0).items()] == [
         (f"{prefix.name}/005", None)
     ]
+
+
+def test_bad_contents_are_error_rows_that_name_the_object(prefix: Prefix) -> None:
+    """What is readable before is there, and so are other objects."""
+    avro = io.BytesIO()
+    schema = fastavro.parse_schema({"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]})
+    fastavro.writer(avro, schema, [{"a": n} for n in range(2000)], sync_interval=500)
+    parquet = io.BytesIO()
+    pq.write_table(pa.table({"a": range(2000)}), parquet)
+    columns = {"columns": [["a", "bigint"]]}
+    csv = {"format": "csv", "columns": ["a", "b"], "delimiter": ",", "header": False}
+    lines = b"".join(b"%d\n" % (n * 7919) for n in range(100_000))
+    for form, name, data, said in (
+        (TEXT, "bad.gz", gzip.compress(lines)[:-2000], "its gzip stream breaks off"),
+        (csv, "bad.csv", b"1,2\n1,2,3\n", "csv deserialization error"),
+        ({"format": "avro", **columns}, "bad.avro", avro.getvalue()[:-100], "it ends within the block"),
+        ({"format": "parquet", **columns}, "bad.parquet", parquet.getvalue()[:-100], ""),
+    ):
+        prefix.put(f"{name}/{name}", data)
+        source = prefix.opened(form, matching=f"{prefix.name}/{name}/*")
+        upper = source.frontier(0)
+        found = rows(source, Offsets(), upper)
+        (error,) = [row[-1] for row in found if "Decode error: " in str(row[-1])]
+        assert said in error and f'Object "{prefix.name}/{name}/{name}", byte ' in error
+        assert len(found) > 1 or name == "bad.parquet"
 
 
 @pytest.mark.parametrize(

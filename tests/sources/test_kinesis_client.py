@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.sources.aws_request import address_of
+from tidemill.sources.aws_role import frozen
 from tidemill.sources.aws_signature import AwsKeys, signed_headers
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kinesis.answers import ARRIVED, DATA, KEY, SCHEMA, SEQUENCE, last_sequence, parse
-from tidemill.sources.kinesis.client import SERVICE, endpoint_of, frozen
+from tidemill.sources.kinesis.client import SERVICE
 from tidemill.sources.kinesis.places import START, Place, Places
 from tidemill.sources.kinesis.shards import ancestors, is_behind
 from tidemill.sources.kinesis.spool import Spool
@@ -69,9 +71,9 @@ def test_signatures_are_those_of_botocore(
 
 
 def test_endpoints() -> None:
-    assert endpoint_of({"region": "eu-west-1"}) == "https://kinesis.eu-west-1.amazonaws.com"
-    assert endpoint_of({"region": "cn-north-1"}) == "https://kinesis.cn-north-1.amazonaws.com.cn"
-    assert endpoint_of({"region": "x", "endpoint": "http://here:1"}) == "http://here:1"
+    assert address_of(SERVICE, {"region": "eu-west-1"}) == "https://kinesis.eu-west-1.amazonaws.com"
+    assert address_of(SERVICE, {"region": "cn-north-1"}) == "https://kinesis.cn-north-1.amazonaws.com.cn"
+    assert address_of(SERVICE, {"region": "x", "endpoint": "http://here:1"}) == "http://here:1"
     assert frozen({"b": 1, "a": "x"}) == (("a", "x"), ("b", "1"))
 
 

@@ -12,6 +12,7 @@ import pytest
 from sources.conformance import CHECKS, Subject
 from support.kinesis import Kinesis
 from support.kinesis_proxy import KinesisProxy
+from tidemill.sources.aws_role import frozen
 from tidemill.sources.contract import (
     OFFSET_COLUMN,
     TOMBSTONE_COLUMN,
@@ -24,7 +25,7 @@ from tidemill.sources.contract import (
 )
 from tidemill.sources.definition import open_source
 from tidemill.sources.kinesis import receiver, spool
-from tidemill.sources.kinesis.client import KinesisClient, frozen
+from tidemill.sources.kinesis.client import KinesisClient
 from tidemill.sources.kinesis.places import START, Place
 from tidemill.sources.kinesis.reader import KinesisPiece, Start, read_again
 from tidemill.sources.offsets import Offsets, PartitionKey

@@ -246,6 +246,19 @@ def test_a_slow_subscriber_reads_the_history(reading: Callable[..., Reading], se
     found.settle(*[(f"m{n}", "a") for n in range(250)], ("one", "b"), ("next", "a"))
 
 
+def test_channels_that_share_answers_are_read_from_the_history(
+    reading: Callable[..., Reading], service: PubNubServer
+) -> None:
+    """Each has lost messages, and no answer has a hundred of one of them."""
+    found = reading(channels=["a", "b"], output={"include": [ALL[0]]})
+    found.settle()
+    found.source.close()
+    for n in range(250):
+        service.publish("ab"[n % 2], f"m{n}")
+    found.again()
+    found.settle(*[(f"m{n}", "ab"[n % 2]) for n in range(250)])
+
+
 def test_a_long_interruption_reads_the_history_of_every_channel(
     reading: Callable[..., Reading], service: PubNubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

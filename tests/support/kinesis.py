@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -81,6 +82,24 @@ class Kinesis:
         request = {"StreamName": stream, "ShardToMerge": shard, "AdjacentShardToMerge": other}
         self.client.call("MergeShards", stream, request)
         wait_active(self.client, stream)
+
+    def reshard(self, stream: str, rng: Random) -> None:
+        """Split a shard, or merge two that were split."""
+        found = self.client.call("ListShards", stream, {"StreamName": stream})["Shards"]
+        parents = {shard["ParentShardId"] for shard in found} | {s["AdjacentParentShardId"] for s in found}
+        leaves = [shard for shard in found if shard["ShardId"] not in parents]
+        leaves.sort(key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
+        if len(leaves) > 2:
+            at = rng.randrange(len(leaves) - 1)
+            self.merge(stream, leaves[at]["ShardId"], leaves[at + 1]["ShardId"])
+        else:
+            self.split(stream, rng.choice(leaves)["ShardId"])
+
+    def restart(self) -> None:
+        """kill -9 of the server, which has what it had."""
+        self.persisted()
+        self.program.kill()
+        self.start()
 
     def records(self, stream: str, shard: str) -> list[dict[str, Any]]:
         """All records of a shard, as the service gives them."""

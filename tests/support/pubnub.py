@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -64,6 +64,7 @@ class PubNubServer:
         # Messages that come twice after a change of the region.
         self.repeats = 0
         self.polls = self.histories = 0
+        self._connections: set[socket.socket] = set()
         self._shift = 0
         self._last = 0
         server = self
@@ -71,17 +72,29 @@ class PubNubServer:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def setup(self) -> None:
+                super().setup()
+                server._connections.add(self.connection)
+
+            def finish(self) -> None:
+                server._connections.discard(self.connection)
+                super().finish()
+
             def do_GET(self) -> None:
                 server._answer(self)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._handler = Handler
+        self.port = 0
+        self._start()
+
+    def _start(self) -> None:
+        self._http = ThreadingHTTPServer(("127.0.0.1", self.port), self._handler)
         self._http.daemon_threads = True
         self.port = self._http.server_address[1]
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
 
     @property
     def endpoint(self) -> str:
@@ -97,6 +110,15 @@ class PubNubServer:
             self.lock.notify_all()
         self._http.shutdown()
         self._http.server_close()
+
+    def restart(self) -> None:
+        """It answers nobody for a moment, and all connections are cut."""
+        self._http.shutdown()
+        self._http.server_close()
+        for connection in list(self._connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._start()
 
     # -- what a test does
 

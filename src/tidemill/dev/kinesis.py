@@ -18,7 +18,8 @@ from pathlib import Path
 from tidemill.dev.jars import Progress, kept, silent
 from tidemill.dev.process import HOST, POLL_SECONDS, LocalProgram, answers, must_be_free, pick_ports
 from tidemill.errors import Unavailable
-from tidemill.sources.kinesis.client import KinesisClient, frozen
+from tidemill.sources.aws_role import frozen
+from tidemill.sources.kinesis.client import KinesisClient
 from tidemill.sources.kinesis.failures import NoStream
 
 VERSION = "0.6.2"

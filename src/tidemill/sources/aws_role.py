@@ -7,19 +7,18 @@ process are never used.
 
 from __future__ import annotations
 
-import http.client
-import ssl
 import threading
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Protocol
-from urllib.parse import urlencode, urlsplit
+from http import HTTPStatus
+from urllib.parse import urlencode
 from xml.etree import ElementTree
 
 from tidemill.cdcv2.wording import sentence
-from tidemill.sources.aws_signature import AwsKeys, signed_headers
+from tidemill.sources.aws_request import NO_ANSWER, AwsService, KeySource
+from tidemill.sources.aws_signature import AwsKeys
 from tidemill.sources.contract import UpstreamError
 
 _SERVICE = "sts"
@@ -37,12 +36,8 @@ SESSION_NAME = "tidemill"
 Options = tuple[tuple[str, str], ...]
 
 
-class KeySource(Protocol):
-    def keys(self) -> AwsKeys: ...
-
-    def expires(self) -> datetime | None:
-        """When what `keys` returned expires, at the latest; None for never."""
-        ...
+def frozen(options: Mapping[str, object]) -> Options:
+    return tuple(sorted((name, str(value)) for name, value in options.items()))
 
 
 def key_source(options: Options) -> KeySource | None:
@@ -75,11 +70,8 @@ class AssumedRole:
     """Thread-safe."""
 
     def __init__(self, options: Mapping[str, str], own: AwsKeys) -> None:
-        self._own = own
-        self._region = options["region"]
         self._role = options["role_arn"]
-        suffix = "amazonaws.com.cn" if self._region.startswith("cn-") else "amazonaws.com"
-        self._server = urlsplit(options.get("endpoint") or f"https://{_SERVICE}.{self._region}.{suffix}")
+        self._service = AwsService(_SERVICE, options, OwnKeys(own), REQUEST_SECONDS, MAX_ANSWER_BYTES)
         request = {
             "Action": "AssumeRole",
             "Version": "2011-06-15",
@@ -108,16 +100,13 @@ class AssumedRole:
 
     def _ask(self) -> tuple[AwsKeys, float]:
         headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
-        host = self._server.netloc
-        signed = signed_headers(
-            self._own, self._region, _SERVICE, host, headers, self._body, datetime.now(UTC)
-        )
         try:
-            status, answer = self._exchange(signed)
-            found = _leaves(answer)
-        except (OSError, http.client.HTTPException, ElementTree.ParseError) as e:
+            answer = self._service.post(headers, self._body)
+            found = _leaves(answer.body)
+        except (*NO_ANSWER, ElementTree.ParseError) as e:
             raise self._failed("cannot be assumed now", sentence(e)) from None
-        if status == http.client.OK:
+        status = answer.status
+        if status == HTTPStatus.OK:
             try:
                 until = datetime.fromisoformat(found["Expiration"]).timestamp()
                 keys = AwsKeys(found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
@@ -134,23 +123,6 @@ class AssumedRole:
                 sqlstate="28000",
             )
         raise self._failed("cannot be assumed now", detail)
-
-    def _exchange(self, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        host, port = self._server.hostname or "", self._server.port
-        if self._server.scheme == "https":
-            tls = ssl.create_default_context()
-            connection = http.client.HTTPSConnection(host, port, timeout=REQUEST_SECONDS, context=tls)
-        else:
-            connection = http.client.HTTPConnection(host, port, timeout=REQUEST_SECONDS)
-        try:
-            connection.request("POST", "/", self._body, dict(headers))
-            response = connection.getresponse()
-            answer = response.read(MAX_ANSWER_BYTES + 1)
-            if len(answer) > MAX_ANSWER_BYTES:
-                raise http.client.HTTPException(f"an answer is longer than {MAX_ANSWER_BYTES} bytes")
-            return response.status, answer
-        finally:
-            connection.close()
 
     def _failed(self, how: str, detail: str) -> UpstreamError:
         error = UpstreamError(

@@ -1,33 +1,28 @@
-"""Client of Kinesis: signed requests of the service's JSON protocol, over connections that are kept.
+"""Client of Kinesis: requests of the service's JSON protocol.
 
 Called by the receiver and by statements on the driver, and by readers in the tasks. It needs four requests,
-which it signs itself (`aws_signature`): botocore makes Python objects of each record. The credentials of the
-server process are never used.
+without botocore, which makes Python objects of each record.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
-import threading
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
 
-from tidemill.sources.aws_role import Options, key_source
-from tidemill.sources.aws_signature import signed_headers
+from tidemill.sources.aws_request import NO_ANSWER, AwsService
+from tidemill.sources.aws_role import Options, frozen, key_source
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kinesis.failures import Expired, NoStream, Throttled, failure, unreachable
 
 SERVICE = "kinesis"
 _TARGET = "Kinesis_20131202."
 _JSON = "application/x-amz-json-1.1"
-CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 30.0
+REQUEST_SECONDS = 30.0
 # The largest answer of GetRecords is 10 MB of data, as base64, with its keys.
 MAX_ANSWER_BYTES = 64 << 20
 # Answers that say "later": how often they are asked again, and after how long at first and at last.
@@ -37,27 +32,14 @@ FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.1, 2.0
 _MAX_OPENED = 16
 
 
-def frozen(options: Mapping[str, Any]) -> Options:
-    return tuple(sorted((name, str(value)) for name, value in options.items()))
-
-
-def endpoint_of(options: Mapping[str, str]) -> str:
-    region = options["region"]
-    suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return options.get("endpoint") or f"https://{SERVICE}.{region}.{suffix}"
-
-
 class KinesisClient:
-    """Thread-safe: each thread has a connection of its own."""
+    """Thread-safe."""
 
     def __init__(self, options: Options) -> None:
-        given = dict(options)
-        self.endpoint = endpoint_of(given)
-        self._url = urlsplit(self.endpoint)
-        self._region = given["region"]
-        self._keys = key_source(options)
-        self._tls = ssl.create_default_context() if self._url.scheme == "https" else None
-        self._own = threading.local()
+        self._service = AwsService(
+            SERVICE, dict(options), key_source(options), REQUEST_SECONDS, MAX_ANSWER_BYTES
+        )
+        self.endpoint = self._service.url
         # The time of the service at its last answer, in milliseconds; None before.
         self.server_ms: int | None = None
 
@@ -83,59 +65,15 @@ class KinesisClient:
         """The answer as it came."""
         body = json.dumps(request).encode()
         headers = {"Content-Type": _JSON, "X-Amz-Target": _TARGET + operation}
-        host = self._url.netloc
-        if self._keys is None:
-            headers["Host"] = host
-        else:
-            keys, now = self._keys.keys(), datetime.now(UTC)
-            headers = signed_headers(keys, self._region, SERVICE, host, headers, body, now)
         try:
-            status, answer = self._exchange(body, headers)
-        except (OSError, http.client.HTTPException) as e:
+            answer = self._service.post(headers, body)
+        except NO_ANSWER as e:
             raise unreachable(self.endpoint, e) from None
-        if status != http.client.OK:
-            raise failure(status, answer, stream)
-        return answer
-
-    def _exchange(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        kept: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
-        if kept is not None:
-            try:
-                return self._once(kept, body, headers)
-            except (ConnectionError, http.client.BadStatusLine):
-                # The server has closed it meanwhile; it is asked again over a new one. (All requests but puts
-                # of test loads only read.)
-                kept.close()
-        return self._once(self._connect(), body, headers)
-
-    def _once(
-        self, connection: http.client.HTTPConnection, body: bytes, headers: Mapping[str, str]
-    ) -> tuple[int, bytes]:
-        self._own.connection = connection
-        try:
-            connection.request("POST", "/", body, dict(headers))
-            response = connection.getresponse()
-            answer = response.read(MAX_ANSWER_BYTES + 1)
-            if len(answer) > MAX_ANSWER_BYTES:
-                raise http.client.HTTPException(f"an answer has more than {MAX_ANSWER_BYTES >> 20} MB")
-        except BaseException:
-            self._own.connection = None
-            connection.close()
-            raise
-        date = response.getheader("Date")
-        if date is not None:
-            self.server_ms = int(parsedate_to_datetime(date).timestamp() * 1000)
-        return response.status, answer
-
-    def _connect(self) -> http.client.HTTPConnection:
-        host, port = self._url.hostname or "", self._url.port
-        if self._tls is None:
-            connection = http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
-        else:
-            connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=self._tls)
-        connection.connect()
-        connection.sock.settimeout(REQUEST_SECONDS)
-        return connection
+        if answer.date is not None:
+            self.server_ms = int(parsedate_to_datetime(answer.date).timestamp() * 1000)
+        if answer.status != HTTPStatus.OK:
+            raise failure(answer.status, answer.body, stream)
+        return answer.body
 
 
 @lru_cache(maxsize=_MAX_OPENED)

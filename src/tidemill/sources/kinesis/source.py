@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidemill.errors import Internal
+from tidemill.sources.aws_role import frozen
 from tidemill.sources.contract import (
     Lag,
     ReadLimits,
@@ -22,7 +23,7 @@ from tidemill.sources.contract import (
     UpstreamSource,
 )
 from tidemill.sources.kafka.outputs import output_of
-from tidemill.sources.kinesis.client import frozen, open_client
+from tidemill.sources.kinesis.client import open_client
 from tidemill.sources.kinesis.failures import NoStream, deleted, made_anew, vanished
 from tidemill.sources.kinesis.layout import GAUGE
 from tidemill.sources.kinesis.places import Place, Places

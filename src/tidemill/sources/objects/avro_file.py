@@ -62,7 +62,12 @@ class AvroFile:
         """The records of whole blocks, with their markers. Each block is read alone: behind the last record
         of one that has bytes left, the reader would never end."""
         if not blocks:
-            return _empty(self._source(b""))
+            try:
+                return pa.table(cast("Any", self._source(b"").schema()))
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as e:  # a panic of the reader is no Exception
+                raise Wrong(f"its schema has no columns: {words(cast('Exception', e))}") from None
         return pa.concat_tables([self._block(b, n) for b, n in zip(blocks, counts, strict=True)])
 
     def _source(self, block: bytes) -> AvroSource:
@@ -77,10 +82,6 @@ class AvroFile:
         except BaseException as e:  # a panic of the reader is no Exception
             raise Wrong(f"a block cannot be read: {words(cast('Exception', e))}") from None
         return pa.Table.from_batches([batch])
-
-
-def _empty(source: Any) -> pa.Table:
-    return pa.table(source.schema())
 
 
 def _without_uuids(schema: Any) -> Any:

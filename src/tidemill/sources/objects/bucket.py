@@ -21,7 +21,8 @@ from obstore import exceptions
 from obstore.store import S3Store
 
 from tidemill.cdcv2.wording import sentence
-from tidemill.sources.aws_role import KeySource, Options, key_source
+from tidemill.sources.aws_request import KeySource
+from tidemill.sources.aws_role import Options, frozen, key_source
 from tidemill.sources.contract import Forgotten, UpstreamError
 from tidemill.sources.objects.notifications import NotificationQueue
 from tidemill.sources.objects.store import Listing, ObjectStat, Store, gone
@@ -35,10 +36,6 @@ _PAGE = 1000
 SCAN_SECONDS = 600.0
 # Stores that a worker keeps open.
 _MAX_OPENED = 64
-
-
-def frozen(options: Mapping[str, Any]) -> Options:
-    return tuple(sorted((name, str(value)) for name, value in options.items()))
 
 
 def open_bucket(bucket: str, options: Options) -> S3Store:

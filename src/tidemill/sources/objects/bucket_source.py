@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.decode.contract import legible
-from tidemill.sources.objects.bucket import CALLED, BucketListing, BucketStore, frozen
+from tidemill.sources.aws_role import frozen
+from tidemill.sources.objects.bucket import CALLED, BucketListing, BucketStore
 from tidemill.sources.objects.notifications import NotificationQueue
 from tidemill.sources.objects.patterns import folder_of, is_shown, pattern
 from tidemill.sources.objects.source import ObjectSource

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -51,17 +51,31 @@ class _Chunks(io.RawIOBase):
         return bytes(taken)
 
 
-def expanded(chunks: Iterable[bytes], compression: str) -> Iterator[bytes]:
-    """The contents, chunk by chunk. Raises Corrupt where they cannot be read further."""
+# How much is expanded at once, and, since an expansion that fails gives nothing of its step, in which steps
+# the end of a stream that breaks off is found.
+_STEPS = (CHUNK_BYTES, 64 << 10, 1 << 10, 16, 1)
+
+
+def expanded(stream: Callable[[], Iterable[bytes]], compression: str) -> Iterator[bytes]:
+    """The contents, chunk by chunk, as far as they can be read; behind that raises Corrupt. A stream that
+    breaks off is read again from its beginning."""
     if compression == NONE:
-        yield from chunks
+        yield from stream()
         return
-    file = _Chunks(chunks)
-    try:
-        with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression) as stream:
-            while data := stream.read(CHUNK_BYTES):
-                yield data
-    except (OSError, pa.ArrowInvalid) as e:
-        if file.failed is not None:
-            raise file.failed from None
-        raise Corrupt(f"its {compression} stream breaks off: {str(e).splitlines()[0]}") from None
+    done, why = 0, ""
+    for step in _STEPS:
+        file = _Chunks(stream())
+        try:
+            with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression) as found:
+                known = 0
+                while known < done and (data := found.read(min(CHUNK_BYTES, done - known))):
+                    known += len(data)
+                while data := found.read(step):
+                    done += len(data)
+                    yield data
+            return
+        except (OSError, pa.ArrowInvalid) as e:
+            if file.failed is not None:
+                raise file.failed from None
+            why = str(e).splitlines()[0]
+    raise Corrupt(f"its {compression} stream breaks off: {why}")

@@ -7,6 +7,7 @@ read from the beginning on (compressed ones, and one value for the whole object)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -116,7 +117,7 @@ class WholeContents:
             return
         data = bytearray()
         try:
-            for chunk in expanded(stream(0, piece.size), compression):
+            for chunk in expanded(partial(stream, 0, piece.size), compression):
                 data += chunk
                 if len(data) > MAX_MESSAGE_BYTES:
                     yield Broken(0, f"it has more than {MAX_MESSAGE_BYTES} bytes")
@@ -135,7 +136,7 @@ def _until_corrupt(stream: Stream, size: int, compression: str) -> Iterator[Line
     def chunks() -> Iterator[bytes]:
         nonlocal read
         try:
-            for data in expanded(stream(0, size), compression):
+            for data in expanded(partial(stream, 0, size), compression):
                 read += len(data)
                 yield data
         except Corrupt as e:

@@ -6,18 +6,16 @@ is lost, comes twice or late changes nothing: listing finds the same objects, la
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, cast
-from urllib.parse import unquote_plus, urlsplit
+from urllib.parse import unquote_plus
 
 from tidemill.cdcv2.wording import sentence
+from tidemill.sources.aws_request import NO_ANSWER, AwsService
 from tidemill.sources.aws_role import key_source
-from tidemill.sources.aws_signature import signed_headers
 from tidemill.sources.contract import UpstreamError
 
 _SERVICE = "sqs"
@@ -35,16 +33,10 @@ class NotificationQueue:
     def __init__(self, queue: str, bucket: str, options: Mapping[str, str]) -> None:
         self.queue = queue
         self._bucket = bucket
-        self._region = options["region"]
-        self._keys = key_source(tuple(options.items()))
-        url = (
-            queue
-            if "://" in queue
-            else options.get("endpoint") or f"https://sqs.{self._region}.amazonaws.com"
-        )
-        self._server = urlsplit(url)
         self._url = queue if "://" in queue else None
-        self._tls = ssl.create_default_context() if self._server.scheme == "https" else None
+        at = options if self._url is None else {**options, "endpoint": self._url}
+        keys = key_source(tuple(options.items()))
+        self._service = AwsService(_SERVICE, at, keys, REQUEST_SECONDS, MAX_ANSWER_BYTES)
 
     def check(self) -> None:
         """Raises UpstreamError if it cannot be read."""
@@ -84,21 +76,16 @@ class NotificationQueue:
     def _call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
         body = json.dumps(request).encode()
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{operation}"}
-        host = self._server.netloc
-        if self._keys is None:
-            headers["Host"] = host
-        else:
-            now = datetime.now(UTC)
-            headers = signed_headers(self._keys.keys(), self._region, _SERVICE, host, headers, body, now)
         try:
-            status, answer = self._exchange(body, headers)
-        except (OSError, http.client.HTTPException) as e:
+            answer = self._service.post(headers, body)
+        except NO_ANSWER as e:
             raise self._failed("cannot be reached", sentence(e)) from None
+        status = answer.status
         try:
-            said: Any = json.loads(answer or b"{}")
+            said: Any = json.loads(answer.body or b"{}")
         except ValueError:
             said = None
-        if status == http.client.OK and isinstance(said, dict):
+        if status == HTTPStatus.OK and isinstance(said, dict):
             return cast("dict[str, Any]", said)
         fields = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
         code = str(fields.get("__type", "")).rpartition("#")[2] or str(status)
@@ -120,23 +107,6 @@ class NotificationQueue:
                 sqlstate="42501",
             )
         raise self._failed("cannot be read", detail)
-
-    def _exchange(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        server, made = self._server, http.client.HTTPConnection
-        host, port = server.hostname or "", server.port
-        if self._tls is None:
-            connection = made(host, port, timeout=REQUEST_SECONDS)
-        else:
-            connection = http.client.HTTPSConnection(host, port, timeout=REQUEST_SECONDS, context=self._tls)
-        try:
-            connection.request("POST", "/", body, dict(headers))
-            response = connection.getresponse()
-            answer = response.read(MAX_ANSWER_BYTES + 1)
-            if len(answer) > MAX_ANSWER_BYTES:
-                raise http.client.HTTPException(f"an answer is longer than {MAX_ANSWER_BYTES} bytes")
-            return response.status, answer
-        finally:
-            connection.close()
 
     def _failed(self, how: str, detail: str) -> UpstreamError:
         error = UpstreamError(

@@ -46,7 +46,7 @@ class ObjectRows:
             return
         if isinstance(found, Columns) or self._decoder is None:
             assert isinstance(found, Columns)
-            yield self._batch(list(found.values), found.offsets, None, piece)
+            yield self._batch(list(found.values), found.offsets, None, piece, found.places)
             return
         for at in range(0, len(found.offsets), MAX_BATCH_ROWS):
             lines = found.slice(at, min(MAX_BATCH_ROWS, len(found.offsets) - at))
@@ -55,7 +55,12 @@ class ObjectRows:
             yield self._batch(list(decoded.columns), lines.offsets, errors, piece)
 
     def _batch(
-        self, values: list[pa.Array], offsets: np.ndarray, errors: pa.Array | None, piece: ObjectPiece
+        self,
+        values: list[pa.Array],
+        offsets: np.ndarray,
+        errors: pa.Array | None,
+        piece: ObjectPiece,
+        places: np.ndarray | None = None,
     ) -> pa.RecordBatch:
         columns = [*values, *(self._included(what, offsets, piece) for what in self._layout.included)]
         texts: pa.Array | None = None
@@ -67,27 +72,27 @@ class ObjectRows:
             texts = pc.binary_join_element_wise(pa.scalar(DECODE_ERROR), errors, pa.scalar(place), bytes_, "")
             texts = pc.if_else(failed, pc.binary_join_element_wise(texts, pa.scalar("."), ""), None)
         if self._layout.output.key is not None:
-            return self._upserts(columns, offsets, texts, piece)
+            return self._upserts(columns, offsets if places is None else places, texts, piece)
         if texts is None:
             return pa.RecordBatch.from_arrays(columns, schema=self._own)
         schema = self._own.append(pa.field(ERROR_COLUMN, pa.string()))
         return pa.RecordBatch.from_arrays([*columns, texts], schema=schema)
 
     def _upserts(
-        self, columns: list[pa.Array], offsets: np.ndarray, texts: pa.Array | None, piece: ObjectPiece
+        self, columns: list[pa.Array], places: np.ndarray, texts: pa.Array | None, piece: ObjectPiece
     ) -> pa.RecordBatch:
-        count = len(offsets)
+        count = len(places)
         slots: pa.Array = pa.nulls(count, pa.binary())
         if texts is not None:
             base = _ERROR_SLOT + str(piece.partition).encode() + b"\0"
-            place = pa.array(offsets).cast(pa.string()).cast(pa.binary())
+            place = pa.array(places).cast(pa.string()).cast(pa.binary())
             named = pc.binary_join_element_wise(pa.scalar(base), place, b"")
             slots = pc.if_else(texts.is_valid(), named, pa.scalar(None, pa.binary()))
         hidden = [
             slots,
             pa.array(np.full(count, piece.modified, np.int64)),
             pa.array([str(piece.partition)] * count, pa.string()),
-            pa.array(offsets),
+            pa.array(places),
         ]
         fields = [*self._own, pa.field(ERROR_COLUMN, pa.string()), *self._hidden]
         fields.append(pa.field(OFFSET_COLUMN, pa.int64(), nullable=False))
@@ -95,7 +100,7 @@ class ObjectRows:
         errors = pa.nulls(count, pa.string()) if texts is None else texts
         alive = pa.array(np.zeros(count, np.bool_))
         return pa.RecordBatch.from_arrays(
-            [*columns, errors, *hidden, pa.array(offsets), alive], schema=pa.schema(fields)
+            [*columns, errors, *hidden, pa.array(places), alive], schema=pa.schema(fields)
         )
 
     def _included(self, what: str, offsets: np.ndarray, piece: ObjectPiece) -> pa.Array:

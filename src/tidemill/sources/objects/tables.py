@@ -18,86 +18,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.cdcv2.wording import words
-from tidemill.errors import InvalidValue, Unsupported
+from tidemill.errors import InvalidValue
 from tidemill.sources.contract import MAX_BATCH_ROWS, UpstreamError
 from tidemill.sources.objects.avro_file import BLOCKS_BYTES, AvroFile, Wrong, blocks_of
 from tidemill.sources.objects.compression import NONE
 from tidemill.sources.objects.lines import Broken, Stream
 from tidemill.sources.objects.piece import ObjectPiece
+from tidemill.sources.objects.values import sql_type, stored
 from tidemill.types.arrow import arrow_type
-from tidemill.types.model import (
-    BOOL,
-    BYTEA,
-    DATE,
-    FLOAT4,
-    FLOAT8,
-    INT2,
-    INT4,
-    INT8,
-    TEXT,
-    TIME,
-    TIMESTAMP,
-    TIMESTAMPTZ,
-    UINT2,
-    UINT4,
-    UINT8,
-    Column,
-    SqlType,
-    numeric,
-    type_name,
-)
+from tidemill.types.model import Column, type_name
 from tidemill.types.parse_name import parse_type
 
 PARQUET, AVRO = "parquet", "avro"
+# Records of a block of Avro, so that the byte of the block and the number of the record fit into one number,
+# of files up to 8 TB.
+MAX_BLOCK_RECORDS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Rows by the columns of the relation. `offsets`: the row's number in a Parquet file, the byte of its
-    block in an Avro file."""
+    block in an Avro file. `places` rise with each row of an object."""
 
     values: list[pa.Array]
     offsets: np.ndarray
-
-
-_PLAIN: dict[pa.DataType, SqlType] = {
-    pa.bool_(): BOOL,
-    pa.int8(): INT2,
-    pa.int16(): INT2,
-    pa.int32(): INT4,
-    pa.int64(): INT8,
-    pa.uint8(): UINT2,
-    pa.uint16(): UINT2,
-    pa.uint32(): UINT4,
-    pa.uint64(): UINT8,
-    pa.float16(): FLOAT4,
-    pa.float32(): FLOAT4,
-    pa.float64(): FLOAT8,
-    pa.string(): TEXT,
-    pa.large_string(): TEXT,
-    pa.binary(): BYTEA,
-    pa.large_binary(): BYTEA,
-    pa.date32(): DATE,
-}
-
-
-def _sql_type(name: str, t: pa.DataType) -> SqlType:
-    if pa.types.is_dictionary(t):
-        return _sql_type(name, t.value_type)
-    if t in _PLAIN:
-        return _PLAIN[t]
-    if pa.types.is_fixed_size_binary(t):
-        return BYTEA
-    if pa.types.is_time(t):
-        return TIME
-    if pa.types.is_timestamp(t):
-        return TIMESTAMP if t.tz is None else TIMESTAMPTZ
-    if pa.types.is_decimal128(t) and 0 <= t.scale <= t.precision:
-        return numeric(t.precision, t.scale)
-    raise Unsupported(
-        f'column "{name}" is of a type that is not supported: {t}',
-        hint="Columns of lists, records and maps cannot be read from such files.",
-    )
+    places: np.ndarray
 
 
 def table_columns(form: str, name: str, size: int, stream: Stream) -> list[list[str]]:
@@ -110,7 +55,9 @@ def table_columns(form: str, name: str, size: int, stream: Stream) -> list[list[
             schema = header.rows([], []).schema
     except Wrong as e:
         raise InvalidValue(f'"{name}" is no {form.capitalize()} file', detail=str(e)) from None
-    return [[field.name, type_name(_sql_type(field.name, field.type))] for field in schema]
+    if not len(schema):
+        raise InvalidValue(f'"{name}" has no columns')
+    return [[field.name, type_name(sql_type((field.name,), field.type))] for field in schema]
 
 
 def is_table(form: Mapping[str, Any]) -> bool:
@@ -191,35 +138,19 @@ class _TableContents(ABC):
     def _converted(self, batch: pa.RecordBatch) -> list[pa.Array]:
         found: list[pa.Array] = []
         for column, t in zip(self._columns, self._types, strict=True):
-            at = batch.schema.get_field_index(column.name)
-            if at < 0:
+            places = batch.schema.get_all_field_indices(column.name)
+            if not places:
                 found.append(pa.nulls(batch.num_rows, t))
                 continue
-            values = batch.column(at)
-            if pa.types.is_dictionary(values.type):
-                values = values.dictionary_decode()
+            if len(places) > 1:
+                raise Wrong(f'it has {len(places)} columns "{column.name}"')
+            values = batch.column(places[0])
             try:
-                found.append(_cast(values, t))
+                found.append(stored(values, column.type))
             except pa.ArrowException as e:
                 why = f'its column "{column.name}" of {values.type} is no {column.type}: {words(e)}'
                 raise Wrong(why) from None
         return found
-
-
-def _cast(values: pa.Array, t: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(values.type) or pa.types.is_time(values.type):
-        # Nanoseconds are cut off.
-        bare = values.cast(pa.timestamp("us", values.type.tz), safe=False) if _stamped(values) else values
-        return bare.cast(t, safe=False)
-    if pa.types.is_fixed_size_binary(values.type):
-        values = values.cast(pa.binary())
-    if pa.types.is_unsigned_integer(values.type) and pa.types.is_decimal(t):
-        values = values.cast(pa.decimal128(20, 0))
-    return values.cast(t)
-
-
-def _stamped(values: pa.Array) -> bool:
-    return pa.types.is_timestamp(values.type)
 
 
 class ParquetContents(_TableContents):
@@ -237,7 +168,7 @@ class ParquetContents(_TableContents):
                 try:
                     for batch in file.iter_batches(MAX_BATCH_ROWS, row_groups=[group], columns=names):
                         offsets = np.arange(at, at + batch.num_rows)
-                        yield Columns(self._converted(batch), offsets)
+                        yield Columns(self._converted(batch), offsets, offsets)
                         at += batch.num_rows
                 except (OSError, pa.ArrowException) as e:
                     if isinstance(e.__cause__, UpstreamError):
@@ -286,8 +217,13 @@ class AvroContents(_TableContents):
         table = file.rows(blocks, counts)
         if table.num_rows != sum(counts):
             raise Wrong(f"its block at byte {begins[0]} has {table.num_rows} of {sum(counts)} records")
+        if max(counts) > MAX_BLOCK_RECORDS:
+            raise Wrong(f"its block at byte {begins[np.argmax(counts)]} has {max(counts)} records")
         offsets = np.repeat(np.array(begins, np.int64), counts)
+        firsts = np.cumsum(counts) - counts
+        places = offsets * MAX_BLOCK_RECORDS + np.arange(len(offsets)) - np.repeat(firsts, counts)
         at = 0
         for batch in table.to_batches(MAX_BATCH_ROWS):
-            yield Columns(self._converted(batch), offsets[at : at + batch.num_rows])
-            at += batch.num_rows
+            end = at + batch.num_rows
+            yield Columns(self._converted(batch), offsets[at:end], places[at:end])
+            at = end

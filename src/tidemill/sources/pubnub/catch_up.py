@@ -8,7 +8,7 @@ from the answer whether there were more. Then the history of the channel is read
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -94,8 +94,9 @@ class CatchUp:
         away = now - since.token
         gaps: list[Gap] = []
         moved = since.region not in (None, answer.cursor.region)
-        counts = Counter(message.channel for message in answer.messages)
-        full = {name: None for name, count in counts.items() if count >= CACHE_MESSAGES}
+        # Of several channels an answer may have a part of what is kept of each. So many messages of all
+        # channels together may mean that one of them had more.
+        full = self._all(answer, known) if len(answer.messages) >= CACHE_MESSAGES else {}
         if away > CACHE_TICKS:
             why = f"the subscription was interrupted for {away // TICKS_PER_SECOND} seconds"
             channels = self._all(answer, known)
@@ -108,7 +109,7 @@ class CatchUp:
             channels = self._all(answer, known) if self._kept else {}
         else:
             why = f"{CACHE_MESSAGES} messages or more came at once, and the service keeps no more"
-            channels = {**self._all(answer, known), **full} if moved and self._kept else full
+            channels = full
         lower = since.token
         if channels and not self._kept:
             gaps += [Gap(name, lower, now, f"{why}, and HISTORY is off") for name in sorted(channels)]

@@ -17,8 +17,9 @@ from tidemill.engine.ddl.upstreams.connection_check import asking
 from tidemill.engine.ddl.upstreams.described import DescribeContext, Described, refuse_choice
 from tidemill.engine.ddl.upstreams.messages import DescribedOutput, describe_output
 from tidemill.errors import InvalidValue, SyntaxError_, UndefinedObject, Unsupported
+from tidemill.sources.aws_role import frozen
 from tidemill.sources.definition import KINESIS as KIND
-from tidemill.sources.kinesis.client import KinesisClient, frozen, open_client
+from tidemill.sources.kinesis.client import KinesisClient, open_client
 from tidemill.sources.kinesis.layout import GAUGE, INCLUDED
 from tidemill.sources.kinesis.shards import ShardInfo, list_shards
 from tidemill.sql import ast

@@ -193,7 +193,7 @@ def expect_reference(source: Source, statement: ast.CreateTableFromSource, name:
 def sampled(store: Store, name: str, compression: str) -> bytes:
     """The beginning of an object, decompressed."""
     size = store.stat(name).size
-    chunks = expanded(store.stream(name, "", 0, size), compression_of(compression, name))
+    chunks = expanded(partial(store.stream, name, "", 0, size), compression_of(compression, name))
     found = b""
     try:
         for data in chunks:

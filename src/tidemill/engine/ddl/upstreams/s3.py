@@ -17,9 +17,10 @@ from tidemill.engine.ddl.upstreams.objects import (
     expect_reference,
 )
 from tidemill.errors import InvalidValue, Unsupported
+from tidemill.sources.aws_role import frozen
 from tidemill.sources.contract import OutputDefinition
 from tidemill.sources.definition import S3 as KIND
-from tidemill.sources.objects.bucket import BucketStore, frozen
+from tidemill.sources.objects.bucket import BucketStore
 from tidemill.sources.objects.bucket_source import listing_of
 from tidemill.sources.objects.layout import GAUGE
 from tidemill.sources.objects.notifications import NotificationQueue

@@ -2,7 +2,7 @@
 
 import { html } from "/console/vendor/preact.js";
 
-const TONES = { running: "good", created: "wait", starting: "wait", stalled: "bad", failed: "bad", paused: "wait", dropped: "bad" };
+const TONES = { running: "good", created: "wait", starting: "wait", stalled: "bad", failed: "bad", paused: "wait", dropped: "bad", lost: "bad", "waiting for a reader": "wait" };
 export const tone = (node) => (node.error ? "bad" : node.hydrated === false ? "wait" : TONES[node.status] || "good");
 
 export const Status = ({ node }) =>

@@ -10,7 +10,7 @@ const KEPT = 300;
 // Definitions change rarely: they are asked for with every fifth round, and when an unknown object appears.
 const DEFINITIONS_EVERY = 5;
 
-const KINDS = new Set(["source", "table", "view", "materialized-view", "sink"]);
+const KINDS = new Set(["source", "table", "view", "materialized-view", "sink", "subscription"]);
 
 const DEFINITIONS = [
   `SELECT o.id, o.name, o.type, s.name AS schema, d.name AS database FROM mz_objects o
@@ -30,6 +30,7 @@ const LIVE = [
   "SELECT * FROM mz_internal.mz_storage_usage",
   "SELECT * FROM mz_internal.mz_subscriptions",
   "SELECT object_id, hydrated FROM mz_internal.mz_hydration_statuses",
+  "SELECT * FROM mz_catalog.mz_subscriptions ORDER BY id, share",
 ];
 
 class System {
@@ -74,7 +75,7 @@ class System {
     const defined = this.definitions !== null && this.round++ % DEFINITIONS_EVERY !== 0;
     const answers = (await sql(defined ? LIVE : [...LIVE, ...DEFINITIONS])).map(records);
     if (!defined) this.definitions = answers.slice(LIVE.length);
-    const [[{ now }], sources, views, sinks, read, written, frontiers, usage, subscriptions, hydrated] = answers;
+    const [[{ now }], sources, views, sinks, read, written, frontiers, usage, subscriptions, hydrated, shares] = answers;
     const by = (rows, key = "id") => new Map(rows.map((row) => [row[key], row]));
     const statuses = by([...sources, ...views, ...sinks]);
     const statistics = by(read);
@@ -82,7 +83,9 @@ class System {
     const complete = by(frontiers, "object_id");
     const stored = by(usage, "object_id");
     const hydration = new Map(hydrated.map((row) => [row.object_id, row.hydrated]));
-    if (defined && [...statuses.keys()].some((id) => !this.state.nodes.has(id))) this.round = 0;
+    const durable = new Map();
+    for (const share of shares) durable.set(share.id, [...(durable.get(share.id) ?? []), share]);
+    if (defined && [...statuses.keys(), ...durable.keys()].some((id) => !this.state.nodes.has(id))) this.round = 0;
 
     const nodes = new Map();
     const totals = new Map();
@@ -92,7 +95,8 @@ class System {
       const status = statuses.get(id);
       const frontier = complete.get(id);
       const sink = outputs.get(id);
-      const upper = sink ? sink.frontier : frontier ? frontier.write_frontier : null;
+      const reading = object.type === "subscription" ? readers(durable.get(id) ?? []) : null;
+      const upper = reading ? reading.position : sink ? sink.frontier : frontier ? frontier.write_frontier : null;
       const behind = upper ? Math.max(0, now - upper) : null;
       const rows = sink ? sink.updates_sent : stored.get(id)?.updates_written ?? statistics.get(id)?.updates_committed ?? null;
       totals.set(id, [rows, now]);
@@ -103,8 +107,9 @@ class System {
         ...object,
         kind: object.type,
         subtype: status?.type,
-        status: status ? status.status : "running",
-        error: status?.error ?? null,
+        status: reading ? reading.status : status ? status.status : "running",
+        error: reading ? reading.lost : status?.error ?? null,
+        shares: reading ? reading.shares : null,
         details: status?.details ?? null,
         changed: status?.last_status_change_at ?? null,
         statistics: statistics.get(id) ?? null,
@@ -112,7 +117,7 @@ class System {
         usage: stored.get(id) ?? null,
         since: frontier?.read_frontier ?? null,
         upper,
-        lag: object.type === "table" || behind === null ? (upper ? 0 : null) : behind,
+        lag: reading ? reading.lag : object.type === "table" || behind === null ? (upper ? 0 : null) : behind,
         upstreamLag: intervalMs(statistics.get(id)?.lag),
         hydrated: hydration.get(id) ?? true,
         rate,
@@ -146,6 +151,19 @@ class System {
       if (kept.t.length > KEPT) for (const column of Object.values(kept)) column.shift();
     }
   }
+}
+
+/** A durable subscription as one: it is as far as the share that is furthest behind. */
+function readers(shares) {
+  const least = (values) => (values.length ? Math.min(...values) : null);
+  const lost = shares.map((s) => s.lost).filter(Boolean);
+  return {
+    shares,
+    position: least(shares.map((s) => Number(s.position))),
+    lag: shares.length ? Math.max(...shares.map((s) => Number(s.lag))) : null,
+    lost: lost[0] ?? null,
+    status: lost.length ? "lost" : shares.some((s) => s.reading) ? "read" : "waiting for a reader",
+  };
 }
 
 function behindOf(id, nodes, edges, seen = new Set()) {

@@ -97,6 +97,20 @@ function Source({ node }) {
       <p class="muted">${times.length ? `The last ${times.length} times.` : ""}</p></section>`;
 }
 
+function Shares({ shares }) {
+  return html`<section><h2>Readers</h2>
+    <p class="muted">Changes after a position are kept until its reader acknowledges them, within the limits.</p>
+    <${Grid} label="Readers" rows=${shares} keyOf=${(s) => s.share} empty="Nothing is known of it yet." columns=${[
+      { name: "share", cell: (s) => s.share ?? "(one)" },
+      { name: "read now", cell: (s) => (s.reading ? "yes" : "no") },
+      { name: "acknowledged before", cell: (s) => time(s.position) },
+      { name: "behind", end: true, cell: (s) => duration(Number(s.lag)) },
+      { name: "kept for it", end: true, cell: (s) => bytes(s.unacknowledged_bytes) },
+      { name: "since", cell: (s) => (s.unacknowledged_since === null ? "" : time(s.unacknowledged_since)) },
+      { name: "limits", cell: (s) => `${duration(Number(s.retain))}, ${bytes(s.retain_size)}` },
+    ]} /></section>`;
+}
+
 export function ObjectPage({ id }) {
   const state = useSystem();
   const node = state.nodes.get(id);
@@ -126,7 +140,8 @@ export function ObjectPage({ id }) {
       ${node.rate !== null && html`<span><b>${rate(node.rate)}</b> rows</span>`}
       ${node.usage && html`<span><b>${bytes(node.usage.bytes)}</b> stored</span>`}
       ${node.since && html`<span>readable since <b>${time(node.since)}</b></span>`}</p>
-    ${node.error && html`<${Trouble} error=${{ message: node.error, detail: details.detail, hint: details.hint }} />`}
+    ${node.error && html`<${Trouble} error=${{ message: node.error, detail: details.detail,
+      hint: node.shares ? "ALTER SUBSCRIPTION ... RESET begins anew, with the contents of now." : details.hint }} />`}
     ${!node.error && details.waits && html`<p class="muted">Waits: ${details.waits}</p>`}
     <${Snapshot} node=${node} />
     <div class="charts">
@@ -135,6 +150,7 @@ export function ObjectPage({ id }) {
     </div>
     ${path.length > 1 && html`<section><h2>Why it is late</h2><ol class="path">
       ${path.map((n) => html`<li><a href=${`#/object/${n.id}`}>${fullName(n)}</a> <span class="muted">${n.kind}${n.lag === null ? "" : `, ${duration(n.lag)} behind`}</span></li>`)}</ol></section>`}
+    ${node.shares && html`<${Shares} shares=${node.shares} />`}
     ${node.kind === "source" && html`<${Source} node=${node} />`}
     ${node.output && html`<section><h2>Written</h2><p>${count(node.output.updates_sent)} updates in ${count(node.output.messages_sent)} messages, ${bytes(node.output.bytes_sent)}; ${bytes(node.output.bytes_in_flight)} in flight.</p></section>`}
     <section><h2>Definition</h2><pre class="wrap" tabindex="0">${definition}</pre></section>`;

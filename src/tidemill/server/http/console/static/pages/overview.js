@@ -82,7 +82,7 @@ export function Overview() {
   const objects = [...state.nodes.values()].sort((a, b) => fullName(a).localeCompare(fullName(b)));
   const byName = new Map(objects.map((n) => [n.name, n.id]));
   const watching = state.subscriptions.map((s) => ({
-    id: `subscription-${s.id}`, kind: "subscription", name: s.relation, status: "running", subscription: true,
+    id: `subscription-${s.id}`, kind: "follower", name: s.relation, status: "running", subscription: true,
     lag: s.lag, hydrated: true, error: null, rate: null, from: byName.get(s.relation),
   }));
   const wanted = (n) => !find || fullName(n).toLowerCase().includes(find.toLowerCase());
@@ -100,7 +100,7 @@ export function Overview() {
       <span><b>${objects.length}</b> objects</span>
       <span class=${bad.length ? "bad" : ""}><b>${bad.length}</b> in trouble</span>
       <span><b>${duration(late)}</b> behind at most</span>
-      <span><b>${state.subscriptions.length}</b> subscriptions</span></p>
+      <span><b>${state.subscriptions.length}</b> followers</span></p>
     ${!objects.length && state.ready && html`<p class="muted">Nothing is here yet. <a href="#/query">Create a source</a>.</p>`}
     ${shown.length > 0 && html`<${Graph} all=${shown} edges=${edges} path=${path} onHover=${hover} />`}
     <p class="muted hintline">Point to an object: the path along which it is late is drawn thick.</p>

@@ -46,8 +46,9 @@ export function Sessions() {
         <button class="quiet" onClick=${() => end("pg_terminate_backend", s.process_id)}
           aria-label=${`End session ${s.process_id}`}>End</button>` },
     ]} />
-    <h2>Subscriptions</h2>
-    <${Grid} label="Subscriptions" rows=${subscriptions} keyOf=${(s) => s.id} empty="Nobody follows anything." columns=${[
+    <h2>Followers</h2>
+    <p class="muted">Running SUBSCRIBE statements. Durable subscriptions have pages of their own, from the overview.</p>
+    <${Grid} label="Followers" rows=${subscriptions} keyOf=${(s) => s.id} empty="Nobody follows anything." columns=${[
       { name: "relation or query", cell: (s) => s.relation },
       { name: "session", cell: (s) => s.session },
       { name: "output", cell: (s) => s.output },

@@ -1,0 +1,3 @@
+{{ config(materialized='source') }}
+FROM LOAD GENERATOR AUCTION (TICK INTERVAL '100 ms', UP TO 2000)
+FOR ALL TABLES
