@@ -3,8 +3,8 @@
 The query is a chain of stages (`sql.plan.stages`). For the keys that changes of a stage's inputs touch, the
 stage is evaluated over their rows just before and at the time of the changes; the difference is the change of
 its answer, and an input of the stages after it. The rows are looked up in arrangements of the inputs by these
-keys. The answer itself is not kept: that of the old rows comes out as it did before, which is a property of
-the stages (`sql.plan.reproducible`).
+keys. The answer itself is not kept where that of the old rows comes out as it did before, which is a property
+of the stages (`sql.plan.reproducible`). Otherwise it is: then it is looked up by the same key (`replaced`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from tidemill.query.version_rows import (
     Touched,
     difference,
     loose_versions,
+    replaced,
     signed_versions,
     unchanged_versions,
     versions,
 )
+from tidemill.sql.plan.versions import VERSION
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
@@ -91,6 +93,13 @@ class RunningStage:
     empty: pa.Table
     # Of a stage that keeps sums: its own rows, by the key of the groups; its inputs have no index.
     sums: KeyedInput | None = None
+    # Of a stage whose old answers are not computed again: its own rows, by the key of its inputs.
+    recalled: KeyedInput | None = None
+
+    @property
+    def own(self) -> KeyedInput | None:
+        """Its own rows, if they are kept."""
+        return self.sums or self.recalled
 
 
 class _TooMany(Exception):
@@ -165,6 +174,8 @@ class KeyLocalFollower:
         try:
             done, found = self._evaluate(tables, lower, end)
         except ArrangementLost:
+            if any(stage.recalled is not None for stage in self._stages):
+                raise  # another answer may have been told
             self._close_indexes()
             self._stages = self._open_stages(lower)
             done, found = self._evaluate(tables, lower, end)
@@ -250,12 +261,15 @@ class KeyLocalFollower:
             changes = {i.name: known[i.source] for i in stage.inputs if i.source in known}
             keyed = [i for i in stage.inputs if i.name in changes and (i.index or stage.sums)]
             hashes = {i.name: i.hashes(changes[i.name]) for i in keyed}
-            if stage.sums is None:
-                updates = self._changes(stage, changes, hashes, lower)
-            else:
+            if stage.sums is not None:
                 updates = _changed_sums(stage, stage.sums, changes, hashes, lower)
-                if stage.sums.index is not None and updates.num_rows:
-                    appended.append((stage.sums.index, updates, stage.sums.hashes(updates)))
+            elif stage.recalled is not None:
+                updates = _replaced(stage, stage.recalled, changes, hashes, lower)
+            else:
+                updates = self._changes(stage, changes, hashes, lower)
+            own = stage.own
+            if own is not None and own.index is not None and updates.num_rows:
+                appended.append((own.index, updates, own.hashes(updates)))
             for each in stage.inputs:
                 if each.index is not None and each.name in changes:
                     appended.append((each.index, changes[each.name], hashes[each.name]))
@@ -333,7 +347,7 @@ class KeyLocalFollower:
         return changed.add_column(len(stage.names), TIME_COLUMN, stamps)
 
     def _indexes(self) -> list[KeyIndex]:
-        read = [i for s in self._stages for i in (*s.inputs, *(() if s.sums is None else (s.sums,)))]
+        read = [i for s in self._stages for i in (*s.inputs, *(() if s.own is None else (s.own,)))]
         return [i.index for i in read if i.index is not None]
 
     def _close_indexes(self) -> None:
@@ -375,6 +389,44 @@ def _changed_sums(
     if found.num_rows and pc.min(rows).as_py() < 0:
         raise NegativeMultiplicity(-pc.min(rows).as_py(), "one of a group whose sums are kept")
     return difference(found, times, stage.names)
+
+
+def _replaced(
+    stage: RunningStage,
+    own: KeyedInput,
+    changes: Mapping[str, pa.Table],
+    hashes: Mapping[str, np.ndarray],
+    lower: int,
+) -> pa.Table:
+    """The changes of the answers of the touched keys, of which the old ones are looked up."""
+    if not changes or own.index is None:
+        return stage.empty
+    times = np.unique(np.concatenate([_times(t) for t in changes.values()]))
+    touched = Touched.of(times, list(hashes.values()), [_times(changes[n]) for n in hashes])
+    keys = touched.keys
+    before = own.index.lookup(keys, lower).select([*own.schema.names, DIFF_COLUMN])
+    known = (_bare(before), own.hashes(before))
+    if sum(i.index.count(keys) for i in stage.inputs if i.index is not None) <= MAX_VERSION_ROWS:
+        tables: dict[str, pa.Table] = {}
+        for each in stage.inputs:
+            if each.index is None:
+                continue
+            rows = _bare(each.index.lookup(keys, lower).select([*each.schema.names, DIFF_COLUMN]))
+            given = changes.get(each.name, _no_changes(each.schema))
+            now = versions(touched, rows, each.hashes(rows), given, hashes.get(each.name, _NO_HASHES))
+            tables[each.name] = now.filter(pc.equal(pc.bit_wise_and(now.column(VERSION), 1), 1))
+        if sum(map(total, tables.values())) <= MAX_VERSION_ROWS:
+            found = stage.evaluate(tables).rename_columns([*stage.names, VERSION])
+            numbers = contiguous(found.column(VERSION)).to_numpy() // 2
+            found = found.drop_columns([VERSION])
+            ones = pa.array(np.ones(found.num_rows, np.int64))
+            found = found.append_column(DIFF_COLUMN, ones)
+            return replaced(touched, (found, own.hashes(found)), numbers, known)
+    if len(times) > 1:
+        raise _TooMany
+    now = stage.whole(int(times[0])).rename_columns([*stage.names, DIFF_COLUMN])
+    now = now.filter(pa.array(np.isin(own.hashes(now), keys)))
+    return replaced(touched, (now, own.hashes(now)), np.zeros(now.num_rows, np.int64), known)
 
 
 _NO_HASHES = np.zeros(0, np.uint64)

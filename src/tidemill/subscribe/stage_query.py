@@ -49,7 +49,15 @@ def running_stages(
                 index = open_index(keyed.stage.name, groups, columns)
                 opened.append(index)
                 sums = KeyedInput(SUMS, keyed.stage.name, columns, groups, index)
-            _check_keys([*inputs, *(() if sums is None else (sums,))])
+            recalled = None
+            if keyed.stage.recalled:
+                name, key = keyed.stage.name, keyed.stage.recalled
+                recalled = KeyedInput("", name, columns, key, open_index(name, key, columns))
+                if recalled.index is not None:
+                    opened.append(recalled.index)
+                if any(i.index is None for i in inputs):
+                    raise NotIncremental("an input without a key")
+            _check_keys([*inputs, *(i for i in (sums, recalled) if i is not None)])
             stamps = [pa.field(TIME_COLUMN, pa.int64()), pa.field(DIFF_COLUMN, pa.int64())]
             made.append(
                 RunningStage(
@@ -61,6 +69,7 @@ def running_stages(
                     tuple(columns.names),
                     pa.schema([*columns, *stamps]).empty_table(),
                     sums,
+                    recalled,
                 )
             )
     except BaseException:

@@ -60,8 +60,8 @@ from tidemill.sql.plan.operators import (
     walk_plan,
     windows,
 )
-from tidemill.sql.plan.reproducible import check_reproducible
-from tidemill.sql.plan.unkept import NotIncremental
+from tidemill.sql.plan.reproducible import check_local, check_reproducible
+from tidemill.sql.plan.unkept import NotIncremental, NotReproducible
 from tidemill.types.model import SqlType
 
 # Stages of one query: each is a job of its own in each tick.
@@ -92,7 +92,8 @@ class StageInput:
 class Stage:
     """`query` is over the query's relations, `plan` the same over `inputs`. `rules`: its operators that have
     a key, as (operator, key), from the outside in. With `sums` it keeps sums of groups (`accumulated`): these
-    of its columns are added up, the others are the groups' key."""
+    of its columns are added up, the others are the groups' key. With `recalled` its old answers are not
+    computed again, because they might come out otherwise, but looked up by these columns of it, its key."""
 
     name: str
     query: Operator
@@ -101,6 +102,7 @@ class Stage:
     inputs: tuple[StageInput, ...]
     rules: tuple[tuple[str, Key], ...]
     sums: tuple[str, ...] = ()
+    recalled: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -111,23 +113,40 @@ class Stage:
     def linear(self) -> frozenset[str]:
         """The inputs of which the changes alone are needed while the others stay as they are: each row of the
         answer is made of one row of them."""
-        return linear_inputs(self.plan)[1]
+        return frozenset() if self.recalled else linear_inputs(self.plan)[1]
 
 
 def stages_of(plan: Operator, *, sums: bool = True) -> tuple[Stage, ...]:
     """The query's stages, each after those that it reads; the last one gives the query's answer. Without
     `sums` the rows of groups are always looked up. Raises NotIncremental."""
     made: list[Stage] = []
-    _plan_stage(plan, made, sums)
+    planner = _Planner(_unordered(plan), made, sums)
+    try:
+        _add(planner.plan(), made)
+    except NotReproducible as otherwise:
+        made.clear()
+        try:
+            _add(_Planner(_unordered(plan), made, sums).recalled(planner.what), made)
+        except NotIncremental:
+            raise NotIncremental(otherwise.because, _kept_instead(otherwise.instead)) from None
     return tuple(made)
 
 
+def _kept_instead(instead: str | None) -> str:
+    kept = "Or return its key, too; of a query in FROM, make a materialized view."
+    return kept.removeprefix("Or ").capitalize() if instead is None else f"{instead} {kept}"
+
+
 def _plan_stage(plan: Operator, made: list[Stage], sums: bool) -> str:
-    while isinstance(plan, Sort) or (isinstance(plan, Limit) and keeps_all(plan)):
-        plan = plan.input
-    stage = _Planner(plan, made, sums).plan()
+    stage = _Planner(_unordered(plan), made, sums).plan()
     _add(stage, made)
     return stage.name
+
+
+def _unordered(plan: Operator) -> Operator:
+    while isinstance(plan, Sort) or (isinstance(plan, Limit) and keeps_all(plan)):
+        plan = plan.input
+    return plan
 
 
 def _add(stage: Stage, made: list[Stage]) -> None:
@@ -215,13 +234,46 @@ class _Planner:
             raise NotIncremental(str(e)) from None
         return self._stage(plan, tuple(dict.fromkeys(self._state.rules)))
 
-    def _stage(self, plan: Operator, rules: tuple[tuple[str, Key], ...], sums: tuple[str, ...] = ()) -> Stage:
+    def _stage(
+        self,
+        plan: Operator,
+        rules: tuple[tuple[str, Key], ...],
+        sums: tuple[str, ...] = (),
+        recalled: tuple[str, ...] = (),
+    ) -> Stage:
         renamed = self._state.renamed
         if renamed:
             plan = rewrite_plan(plan, lambda n: renamed.get(n) if isinstance(n, Ref) else None)
-        check_reproducible(plan)
+        if recalled:
+            check_local(plan)
+        else:
+            check_reproducible(plan)
         columns, read = tuple(columns_of(self._query)), tuple(self._state.inputs.values())
-        return Stage(f"stage_{len(self._made)}", self._query, plan, columns, read, rules, sums)
+        name = f"stage_{len(self._made)}"
+        return Stage(name, self._query, plan, columns, read, rules, sums, recalled)
+
+    # -- answers that are looked up
+
+    @property
+    def what(self) -> str:
+        """The first operator that needs a key."""
+        return self._state.rules[0][0] if self._state.rules else "answers"
+
+    def recalled(self, what: str) -> Stage:
+        """The query as one stage that is local to columns of its answer."""
+        chosen: list[str] = []
+
+        def push(keys: Sequence[Key]) -> Operator:
+            chosen[:] = [part.name for part in keys[0] if isinstance(part, Ref)]
+            return self._query_rows(self._query, keys[0])
+
+        outputs = [Ref(t, "", name) for name, t in columns_of(self._query)]
+        try:
+            plan = self._by_key(what, [(ref,) for ref in outputs], push)
+        except _CannotPush as e:
+            raise NotIncremental(str(e)) from None
+        key = tuple(_origin(self._query, ref) for ref in outputs if ref.name in chosen)
+        return self._stage(plan, ((what, key),), recalled=tuple(chosen))
 
     # -- groups of which sums are kept
 
@@ -558,6 +610,20 @@ def _shown(within: Operator | None, key: Key) -> Key:
     nodes = {o.name: o.node for o in within.outputs} if isinstance(within, Project) else {}
     found = [nodes.get(part.name, part) if isinstance(part, Ref) and not part.table else part for part in key]
     return tuple(n.args[0] if isinstance(n, Op) and n.key == "comparable" else n for n in found)
+
+
+def _origin(op: Operator, part: Ref) -> BoundNode:
+    """What an output is made of, as it is written in the query."""
+    if isinstance(op, Group):
+        return _group_key(op, part)
+    if not isinstance(op, Project):
+        return _origin(inputs(op)[0], part) if inputs(op) else part
+    node = next((o.node for o in op.outputs if o.name == part.name), part)
+    if isinstance(node, Ref):
+        for under in walk_plan(op.input):
+            if isinstance(under, Named) and under.alias == node.table:
+                return _origin(under.input, Ref(node.type, "", node.name))
+    return node
 
 
 def _names_of(op: Operator) -> str:

@@ -1,0 +1,151 @@
+"""Queries of which SQL allows several answers: what was told is always one of them, and what is taken away
+was told before."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from key_index import ListedIndex
+from test_key_local_follower import DESCS, LAST, NAMES, at_time, history, rows_at, select
+from told_spans import Told
+
+from tidemill.query.multiset import add_up
+from tidemill.query.run import collect
+from tidemill.query.spark import SparkHost
+from tidemill.sql.bind.incremental import KeyedStage, keyed_stages
+from tidemill.subscribe import key_local
+from tidemill.subscribe.key_local import KeyIndex, KeyLocalFollower, RunningStage
+from tidemill.subscribe.stage_query import running_stages
+from tidemill.types.arrow import DIFF_COLUMN, arrow_schema
+
+pytestmark = pytest.mark.spark
+
+_SEEDS = [pytest.param(n, marks=[pytest.mark.chaos] if n else []) for n in range(20)]
+
+Row = tuple[Any, ...]
+
+
+def rounded(row: Row) -> Row:
+    """Sums of large and small floats, without the small ones."""
+    return tuple(round(v, -3) + 0.0 if isinstance(v, float) else v for v in row)
+
+
+def bags(row: Row) -> Row:
+    """Lists without their order."""
+    return tuple(tuple(sorted(map(str, v))) if isinstance(v, list | str) else v for v in row)
+
+
+def first(count: int) -> Callable[[Row], Row]:
+    """The columns that are the same in all answers."""
+    return lambda row: row[:count]
+
+
+# Each with what all its answers share.
+QUERIES: dict[str, Callable[[Row], Row]] = {
+    "SELECT a, sum(n::float8 / 3 + b::float8 * 1e15), count(*) FROM t GROUP BY a": rounded,
+    "SELECT a + 1, avg(n::float8 / 3 + b::float8 * 1e15) AS v FROM t GROUP BY a + 1 HAVING count(*) > 1": rounded,
+    "SELECT a, b, array_agg(s) FROM t GROUP BY a, b": bags,
+    "SELECT a, string_agg(s, '' ORDER BY b) FROM t GROUP BY a": bags,
+    "SELECT DISTINCT ON (a) a, b, s, n FROM t ORDER BY a, b": first(2),
+    "SELECT a, b, row_number() OVER (PARTITION BY a ORDER BY b), s, n FROM t": first(3),
+    "SELECT t.a, z.b, z.s FROM t, LATERAL (SELECT b, s FROM u WHERE u.a = t.a ORDER BY b LIMIT 2) z": first(
+        2
+    ),
+    "SELECT t.b, sum(u.n::float8 / 3 + u.b::float8 * 1e15) FROM t JOIN u ON t.a = u.a GROUP BY t.b": rounded,
+    "SELECT u.a, u.s, x.v FROM u LEFT JOIN (SELECT a, any_value(b) AS v FROM t GROUP BY a) x ON u.a = x.a": first(
+        2
+    ),
+    "SELECT a, array_agg(b) FROM t GROUP BY a UNION ALL SELECT b, ARRAY[a] FROM u": bags,
+    "SELECT a, (SELECT array_agg(b) FROM u WHERE u.a = t.a) FROM t": bags,
+}
+
+
+def compare(spark: SparkHost, query: str, shared: Callable[[Row], Row], dice: random.Random) -> None:
+    found = {name: history(dice, desc) for name, desc in DESCS.items()}
+    uppers = [*sorted(dice.sample(range(2, LAST + 1), dice.randint(0, 3))), LAST + 1]
+    bound = NAMES.bind(query)
+    stages = keyed_stages(bound)
+    assert stages[-1].stage.recalled
+    text = bound.sql()
+    used = {p: sorted(bound.used[p]) for p in bound.inputs}
+    before = _counted(select(spark, bound, text, found, 0))
+
+    def whole(keyed: KeyedStage, at: int) -> pa.Table:
+        inputs = {p: rows_at(found, bound.inputs[p], at) for p in keyed.reads}
+        return _counted(collect(spark, keyed.whole, inputs, keyed.columns))
+
+    def index(source: str, key: tuple[str, ...], schema: pa.Schema) -> KeyIndex:
+        if source == stages[-1].stage.name:
+            return ListedIndex(before.rename_columns([*schema.names, DIFF_COLUMN]), key, 1)
+        keyed = next((s for s in stages if s.stage.name == source), None)
+        if keyed is not None:
+            return ListedIndex(whole(keyed, 0), key, 1)
+        rows = at_time(found, bound.inputs[source], 0).select([*schema.names, DIFF_COLUMN])
+        return ListedIndex(add_up([rows]), key, 1)
+
+    relations = {
+        p: pa.schema([arrow_schema(DESCS[bound.inputs[p]]).field(n) for n in names])
+        for p, names in used.items()
+    }
+
+    def open_stages(_: int) -> Sequence[RunningStage]:
+        return running_stages(spark, stages, relations, index, whole)
+
+    inputs = {p: Told(DESCS[r], [u for u in found[r] if u[1] >= 1], uppers) for p, r in bound.inputs.items()}
+    for each in inputs.values():
+        each.frontier = 1
+    follow = KeyLocalFollower(open_stages, inputs, used, 1, [f"c{i}" for i in range(len(bound.columns))])
+    at_each: dict[int, list[tuple[Row, int]]] = {}
+    while follow.frontier <= LAST:
+        changes = follow.advance()
+        assert changes is not None
+        *columns, times, diffs = (c.to_pylist() for c in changes.updates.columns)
+        for *row, time, diff in zip(*columns, times, diffs, strict=True):
+            at_each.setdefault(time, []).append((tuple(row), diff))
+    answer: Counter[str] = Counter()
+    rows: dict[str, Row] = {}
+
+    def add(row: Row, diff: int) -> None:
+        rows[str(row)] = row
+        answer[str(row)] += diff
+
+    *columns, counts = (c.to_pylist() for c in before.columns)
+    for *row, count in zip(*columns, counts, strict=True):
+        add(tuple(row), count)
+    for at in range(1, LAST + 1):
+        for row, diff in at_each.get(at, []):
+            add(row, diff)
+        assert min(answer.values(), default=0) >= 0, f"at {at} of {found}, in {uppers}"
+        if at in (dice.randint(1, LAST - 1), LAST):
+            seen = Counter(str(shared(rows[r])) for r, n in answer.items() for _ in range(n))
+            now = select(spark, bound, text, found, at)
+            expected = Counter(
+                str(shared(row)) for row in zip(*(c.to_pylist() for c in now.columns), strict=True)
+            )
+            assert seen == expected, f"at {at} of {found}, in {uppers}"
+
+
+def _counted(rows: pa.Table) -> pa.Table:
+    return add_up([rows.append_column(DIFF_COLUMN, pa.array(np.ones(rows.num_rows, np.int64)))])
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize("query", QUERIES)
+def test_one_of_its_answers(spark: SparkHost, query: str, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_local, "GATHER_SPANS", 1 if seed % 2 else 256)
+        if seed % 5 == 4:
+            patch.setattr(key_local, "MAX_VERSION_ROWS", 3)
+        compare(spark, query, QUERIES[query], random.Random(f"{query} {seed}"))
+
+
+def test_too_many_rows_at_once(spark: SparkHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_local, "MAX_VERSION_ROWS", 3)
+    query = next(iter(QUERIES))
+    compare(spark, query, QUERIES[query], random.Random(0))
