@@ -38,7 +38,10 @@ def shown(query: str) -> str:
     lines: list[str] = []
     for keyed in keyed_stages(bound):
         reads = ", ".join(
-            f"{bound.inputs.get(i.source, i.source)}({', '.join(i.key)})" for i in keyed.stage.inputs
+            f"one row of {i.source}"
+            if i.single
+            else f"{bound.inputs.get(i.source, i.source)}({', '.join(i.key)})"
+            for i in keyed.stage.inputs
         )
         rules = "; ".join(explain_rules(keyed.stage)) or "linear"
         if keyed.stage.recalled:
@@ -122,13 +125,29 @@ SELECT count(*) FROM t
 > sums <- t()
 > linear <- stage_0()
 SELECT a, count(*) FROM t GROUP BY ROLLUP (a)
-! an aggregate over all rows
+> sums, for each t1.a <- t(a)
+> sums <- t()
+> linear <- stage_0(), stage_1()
+SELECT a, max(b) FROM t GROUP BY ROLLUP (a)
+! GROUPING SETS without a common key
 SELECT a FROM t ORDER BY a LIMIT 3
 ! LIMIT over all rows
 SELECT a FROM t WHERE b > (SELECT avg(b) FROM t)
+> sums <- t()
+> linear <- stage_0()
+> linear <- t(), one row of stage_1
+SELECT a FROM t WHERE b > (SELECT max(b) FROM t)
+! an aggregate over all rows
+SELECT a FROM t WHERE b > (SELECT b FROM u)
 ! a subquery that has no equality with the query around it
 SELECT a FROM t WHERE a NOT IN (SELECT a FROM u)
+> sums <- u()
+> linear <- stage_0()
+> a subquery, for each t1.a <- u(a), t(a), one row of stage_1
+SELECT a FROM t WHERE (a NOT IN (SELECT a FROM u)) IS NULL
 ! a subquery that has no equality with the query around it
+SELECT a, sum(f) FROM t GROUP BY a HAVING count(*) > (SELECT count(*) FROM u)
+! sum() of double precision
 SELECT t.a FROM t JOIN u ON t.a > u.a
 ! a join without an equality of columns of both sides
 SELECT t.a FROM t JOIN u ON t.i = u.b * interval '1 day'

@@ -231,6 +231,16 @@ SELECT a, count(*) FROM t GROUP BY a UNION ALL SELECT b, a FROM u WHERE s = 'x';
 SELECT e, count(*) FROM (SELECT a, unnest(ARRAY[a, b]) AS e FROM t) x GROUP BY e;
 SELECT x.a, x.c, y.c FROM counts x JOIN counts y ON x.a = y.c;
 SELECT a, max(c) FROM (SELECT a, b, count(*) AS c FROM t GROUP BY a, b) x GROUP BY a;
+SELECT a, b FROM t WHERE b >= (SELECT avg(b) FROM u);
+SELECT a, (SELECT count(n) FROM u WHERE b = 1) FROM t WHERE s IS NOT NULL;
+SELECT a, sum(b) FROM t GROUP BY a HAVING sum(b) >= (SELECT sum(b) / 2 FROM t HAVING count(*) > 3);
+SELECT a, rank() OVER (PARTITION BY a ORDER BY b), (SELECT bool_or(b = 2) FROM u) FROM t;
+SELECT t.a, t.b, x.m FROM t, (SELECT avg(n) AS m FROM u WHERE a = 1) x WHERE t.n > x.m;
+SELECT a, b FROM t WHERE a NOT IN (SELECT b FROM u WHERE n > 0);
+SELECT a, b FROM t WHERE a NOT IN (SELECT b FROM u WHERE b IS NOT NULL AND s = 'a') AND b > 0;
+SELECT a + b FROM t WHERE a + b NOT IN (SELECT u.a FROM u JOIN v USING (a) WHERE u.a > 0 GROUP BY u.a);
+SELECT a, s, count(*), sum(b), grouping(a, s) FROM t GROUP BY CUBE (a, s);
+SELECT a, b, avg(n) FROM t JOIN u USING (a, b) GROUP BY GROUPING SETS ((a), (b), ()) HAVING count(*) > 1;
 """
 
 

@@ -47,9 +47,11 @@ def first(count: int) -> Callable[[Row], Row]:
 
 
 # Each with what all its answers share.
+_V = "n::float8 / 3 + b::float8 * 1e15"
+_FIRST = "SELECT a, any_value(b) AS v FROM t GROUP BY a"
 QUERIES: dict[str, Callable[[Row], Row]] = {
-    "SELECT a, sum(n::float8 / 3 + b::float8 * 1e15), count(*) FROM t GROUP BY a": rounded,
-    "SELECT a + 1, avg(n::float8 / 3 + b::float8 * 1e15) AS v FROM t GROUP BY a + 1 HAVING count(*) > 1": rounded,
+    f"SELECT a, sum({_V}), count(*) FROM t GROUP BY a": rounded,
+    f"SELECT a + 1, avg({_V}) AS v FROM t GROUP BY a + 1 HAVING count(*) > 1": rounded,
     "SELECT a, b, array_agg(s) FROM t GROUP BY a, b": bags,
     "SELECT a, string_agg(s, '' ORDER BY b) FROM t GROUP BY a": bags,
     "SELECT DISTINCT ON (a) a, b, s, n FROM t ORDER BY a, b": first(2),
@@ -57,10 +59,8 @@ QUERIES: dict[str, Callable[[Row], Row]] = {
     "SELECT t.a, z.b, z.s FROM t, LATERAL (SELECT b, s FROM u WHERE u.a = t.a ORDER BY b LIMIT 2) z": first(
         2
     ),
-    "SELECT t.b, sum(u.n::float8 / 3 + u.b::float8 * 1e15) FROM t JOIN u ON t.a = u.a GROUP BY t.b": rounded,
-    "SELECT u.a, u.s, x.v FROM u LEFT JOIN (SELECT a, any_value(b) AS v FROM t GROUP BY a) x ON u.a = x.a": first(
-        2
-    ),
+    f"SELECT y, sum({_V}) FROM (SELECT t.b AS y, u.n, u.b FROM t JOIN u ON t.a = u.a) x GROUP BY y": rounded,
+    f"SELECT u.a, u.s, x.v FROM u LEFT JOIN ({_FIRST}) x ON u.a = x.a": first(2),
     "SELECT a, array_agg(b) FROM t GROUP BY a UNION ALL SELECT b, ARRAY[a] FROM u": bags,
     "SELECT a, (SELECT array_agg(b) FROM u WHERE u.a = t.a) FROM t": bags,
 }

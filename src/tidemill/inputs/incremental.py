@@ -99,7 +99,14 @@ def describe_stages(catalog: CatalogState, bound: BoundQuery) -> list[str]:
     said = ["for the keys that changes touch"]
     for number, keyed in enumerate(stages, 1):
         reads = [
-            names[i.source] + (f" by {', '.join(i.key)}" if i.key else ", its changes alone")
+            names[i.source]
+            + (
+                f" by {', '.join(i.key)}"
+                if i.key
+                else ", one row: all is evaluated when it changes"
+                if i.single
+                else ", its changes alone"
+            )
             for i in keyed.stage.inputs
         ]
         rules = explain_rules(keyed.stage) or ["on changes alone"]

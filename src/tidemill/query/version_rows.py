@@ -108,6 +108,12 @@ def unchanged_versions(touched: Touched, before: pa.Table, hashes: np.ndarray) -
     return pa.concat_tables([_taken(before, rows, 2 * numbers), _taken(before, rows, 2 * numbers + 1)])
 
 
+def same_in_all(times: int, rows: pa.Table) -> pa.Table:
+    """Rows (their count last) that are the same in all versions of so many times."""
+    which = np.tile(np.arange(rows.num_rows), 2 * times)
+    return _taken(rows, which, np.repeat(np.arange(2 * times), rows.num_rows))
+
+
 def loose_versions(times: np.ndarray, changes: pa.Table) -> pa.Table:
     """The versions of an input whose rows are independent of each other: a row that goes was there before,
     one that comes is there now."""

@@ -25,6 +25,7 @@ from tidemill.query.version_rows import (
     difference,
     loose_versions,
     replaced,
+    same_in_all,
     signed_versions,
     unchanged_versions,
     versions,
@@ -65,13 +66,14 @@ class KeyIndex(Protocol):
 class KeyedInput:
     """`name` is what the stage's query calls it, `source` the relation's placeholder or the stage that it is.
     `key` are columns of it, and `index` has its rows by them; both are empty for an input of which the
-    changes alone are needed. `schema` is that of its columns."""
+    changes alone are needed. `single`: it has one row, for all keys. `schema` is that of its columns."""
 
     name: str
     source: str
     schema: pa.Schema
     key: tuple[str, ...] = ()
     index: KeyIndex | None = None
+    single: bool = False
 
     def hashes(self, rows: pa.Table) -> np.ndarray:
         return key_hash(rows, self.key)
@@ -294,6 +296,9 @@ class KeyLocalFollower:
         if not changes:
             return stage.empty
         times = np.unique(np.concatenate([_times(t) for t in changes.values()]))
+        singles = {i.name for i in stage.inputs if i.single}
+        if not singles.isdisjoint(changes):
+            return self._at_once(stage, times)
         # Where that helps, the inputs change one after the other at each time.
         ways = len(stage.inputs) if stage.linear else 1
         steps = {
@@ -305,11 +310,13 @@ class KeyLocalFollower:
         touched = Touched.of(reached, list(hashes.values()), [steps[n] for n in hashes])
         asked: dict[str, Touched] = {}
         for number, each in enumerate(stage.inputs):
-            if each.index is not None:
+            if each.index is not None and not each.single:
                 alone = each.name in stage.linear
                 asked[each.name] = touched.where(reached % ways != number) if alone else touched
         # Counted before they are read: they may be most of a collection.
-        found = sum(i.index.count(asked[i.name].keys) for i in stage.inputs if i.index is not None)
+        found = sum(
+            i.index.count(asked[i.name].keys) for i in stage.inputs if i.index is not None and not i.single
+        )
         if found > MAX_VERSION_ROWS:
             return self._at_once(stage, times)
         tables: dict[str, pa.Table] = {}
@@ -321,6 +328,10 @@ class KeyLocalFollower:
                 own = own.set_column(place, TIME_COLUMN, pa.array(steps[each.name]))
             if each.index is None:
                 tables[each.name] = loose_versions(reached, own)
+                continue
+            if each.single:
+                rows = each.index.lookup(_ALL, lower).select([*each.schema.names, DIFF_COLUMN])
+                tables[each.name] = same_in_all(len(reached), _bare(rows))
                 continue
             of_keys, alone = asked[each.name], each.name in stage.linear
             before = _bare(each.index.lookup(of_keys.keys, lower).select([*each.schema.names, DIFF_COLUMN]))
@@ -430,6 +441,8 @@ def _replaced(
 
 
 _NO_HASHES = np.zeros(0, np.uint64)
+# Without columns in the key.
+_ALL = key_hash(pa.table({"one": [1]}), ())
 _NOTHING = pa.table({TIME_COLUMN: pa.array([], pa.int64()), DIFF_COLUMN: pa.array([], pa.int64())})
 
 

@@ -40,7 +40,7 @@ def running_stages(
                 index = None if loose else open_index(each.source, each.key, schema)
                 if index is not None:
                     opened.append(index)
-                inputs.append(KeyedInput(each.name, each.source, schema, each.key, index))
+                inputs.append(KeyedInput(each.name, each.source, schema, each.key, index, each.single))
             columns = pa.schema(list(keyed.schema)[:-1])
             schemas[keyed.stage.name] = columns
             sums = None

@@ -62,6 +62,7 @@ from tidemill.sql.plan.operators import (
 )
 from tidemill.sql.plan.reproducible import check_local, check_reproducible
 from tidemill.sql.plan.unkept import NotIncremental, NotReproducible
+from tidemill.sql.plan.unnested import has_one_row, unnested
 from tidemill.types.model import SqlType
 
 # Stages of one query: each is a job of its own in each tick.
@@ -77,15 +78,17 @@ Given = Sequence[BoundNode]
 class StageInput:
     """`name` is what the stage's plan calls the input, `source` a relation of the query (by its placeholder)
     or another stage (by its name). Of it, the rows with the touched values of the columns `key` are needed;
-    without a key (`loose`), its changes alone."""
+    without a key (`loose`), its changes alone. A `single` input has one row, which goes with all others: when
+    it changes, all is evaluated."""
 
     name: str
     source: str
     key: tuple[str, ...] = ()
+    single: bool = False
 
     @property
     def loose(self) -> bool:
-        return not self.key
+        return not self.key and not self.single
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +116,15 @@ class Stage:
     def linear(self) -> frozenset[str]:
         """The inputs of which the changes alone are needed while the others stay as they are: each row of the
         answer is made of one row of them."""
-        return frozenset() if self.recalled else linear_inputs(self.plan)[1]
+        singles = {i.name for i in self.inputs if i.single}
+        return frozenset() if self.recalled else linear_inputs(self.plan)[1] - singles
 
 
 def stages_of(plan: Operator, *, sums: bool = True) -> tuple[Stage, ...]:
     """The query's stages, each after those that it reads; the last one gives the query's answer. Without
     `sums` the rows of groups are always looked up. Raises NotIncremental."""
     made: list[Stage] = []
+    plan = unnested(plan)
     planner = _Planner(_unordered(plan), made, sums)
     try:
         _add(planner.plan(), made)
@@ -207,7 +212,7 @@ class _State:
     """What planning one stage has decided so far."""
 
     cuts: int  # about how many further stages are needed
-    inputs: dict[tuple[str, tuple[str, ...]], StageInput]
+    inputs: dict[tuple[str, tuple[str, ...], bool], StageInput]
     renamed: dict[Ref, BoundNode]
     rules: list[tuple[str, Key]]
 
@@ -246,6 +251,8 @@ class _Planner:
             plan = rewrite_plan(plan, lambda n: renamed.get(n) if isinstance(n, Ref) else None)
         if recalled:
             check_local(plan)
+            if any(i.single for i in self._state.inputs.values()):
+                raise NotIncremental("a subquery that goes with all rows")
         else:
             check_reproducible(plan)
         columns, read = tuple(columns_of(self._query)), tuple(self._state.inputs.values())
@@ -320,7 +327,8 @@ class _Planner:
         if isinstance(op, Group):
             common = [f"g{i}" for i, k in enumerate(op.keys) if all(k in s for s in op.sets)]
             types = dict(columns_of(op))
-            return self._by_outputs("GROUP BY", op, [Ref(types[n], "", n) for n in common])
+            what = "GROUP BY" if common or not op.keys else "GROUPING SETS"
+            return self._by_outputs(what, op, [Ref(types[n], "", n) for n in common])
         if isinstance(op, FirstOfEach):
             types = dict(columns_of(op))
             return self._by_outputs("DISTINCT ON", op, [Ref(types[n], "", n) for n in op.keys])
@@ -335,6 +343,10 @@ class _Planner:
             return replace(op, left=self._outer(op.left, given))
         if not left and op.side in ("", "RIGHT"):
             return replace(op, right=self._outer(op.right, given))
+        if has_one_row(op.right) and op.side in ("", "LEFT") and _plain(op):
+            return replace(op, left=self._outer(op.left, given), right=self._single(op.right))
+        if has_one_row(op.left) and op.side in ("", "RIGHT") and _plain(op):
+            return replace(op, left=self._single(op.left), right=self._outer(op.right, given))
         what = {"": "join", "LEFT": "left join", "RIGHT": "right join", "FULL": "full join"}[op.side]
         if isinstance(op.right, Named) and op.right.lateral:
             found = [(outer,) for outer, _ in correlation(op.right.input, aliases(op.left))[1]]
@@ -487,6 +499,9 @@ class _Planner:
             return replace(op, left=self._source(op.left, _over(key, left, pairs_of(given)), given))
         if not _plain(op):
             raise _CannotPush("a subquery is in the condition of a join")
+        if has_one_row(op.right) and op.side in ("", "LEFT"):
+            kept = self._source(op.left, _over(key, left, pairs_of(given)), given)
+            return replace(op, left=kept, right=self._single(op.right))
         if op.side == "FULL":
             raise _CannotPush("the key of a full join")
         if not op.side:
@@ -556,14 +571,19 @@ class _Planner:
 
     # -- inputs
 
-    def _scan(self, op: Scan, key: tuple[str, ...]) -> Scan:
-        found = self._state.inputs.get((op.placeholder, key))
+    def _scan(self, op: Scan, key: tuple[str, ...], *, single: bool = False) -> Scan:
+        known = (op.placeholder, key, single)
+        found = self._state.inputs.get(known)
         if found is None:
-            found = StageInput(f"tm_k_{len(self._state.inputs)}", op.placeholder, key)
-            self._state.inputs[op.placeholder, key] = found
+            found = StageInput(f"tm_k_{len(self._state.inputs)}", op.placeholder, key, single)
+            self._state.inputs[known] = found
         return Scan(found.name, op.alias)
 
-    def _cut_off(self, op: Operator, key: Key, given: Given) -> Operator:
+    def _single(self, op: Operator) -> Operator:
+        """What has one row, as a stage of its own."""
+        return self._cut_off(op, (), (), single=True)
+
+    def _cut_off(self, op: Operator, key: Key, given: Given, *, single: bool = False) -> Operator:
         """What stands in FROM as a stage of its own, and its changes as the input here."""
         names = aliases(op)
         if not all(is_over(part, names) for part in key) or (isinstance(op, Named) and op.lateral):
@@ -596,7 +616,7 @@ class _Planner:
         place = {node: f"c{i}" for i, node in enumerate(parts)}
         for ref in wanted:
             self._state.renamed[ref] = Ref(ref.type, scan.alias, place[ref], ref.label)
-        return self._scan(scan, tuple(place[part] for part in key))
+        return self._scan(scan, tuple(place[part] for part in key), single=single)
 
 
 # -- keys
@@ -770,6 +790,10 @@ _NO_KEY: dict[str, tuple[str, ...]] = {
         "an aggregate over all rows",
         "Group by something, in a view of its own, and add the groups up in a query over it.",
     ),
+    "GROUPING SETS": (
+        "GROUPING SETS without a common key",
+        "Write the sets as queries with GROUP BY, and UNION ALL between them.",
+    ),
     "a window function": (
         "a window function without a common PARTITION BY",
         "Write PARTITION BY, the same in all windows of one SELECT.",
@@ -793,7 +817,8 @@ def _whole(op: Operator) -> tuple[str, ...]:
         word = "LIMIT" if op.count is not None else "OFFSET"
         return (
             f"{word} over all rows",
-            "Use row_number() OVER (PARTITION BY ...) for the first rows of each key.",
+            "At the end of the query and with ORDER BY it keeps the first rows; of each key, row_number() OVER "
+            "(PARTITION BY ...) does.",
         )
     if isinstance(op, Ties):
         return ("WITH TIES over all rows",)
