@@ -5,24 +5,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from key_index import ListedIndex
-from test_key_local_follower import DESCS, LAST, NAMES, at_time, history, rows_at, select
-from told_spans import Told
+from stage_world import StageWorld, counted
+from test_key_local_follower import DESCS, LAST, NAMES, history
 
-from tidemill.query.multiset import add_up
-from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
-from tidemill.sql.bind.incremental import KeyedStage, keyed_stages
+from tidemill.sql.bind.incremental import keyed_stages
 from tidemill.subscribe import key_local
-from tidemill.subscribe.key_local import KeyIndex, KeyLocalFollower, RunningStage
-from tidemill.subscribe.stage_query import running_stages
-from tidemill.types.arrow import DIFF_COLUMN, arrow_schema
 
 pytestmark = pytest.mark.spark
 
@@ -70,37 +62,10 @@ def compare(spark: SparkHost, query: str, shared: Callable[[Row], Row], dice: ra
     found = {name: history(dice, desc) for name, desc in DESCS.items()}
     uppers = [*sorted(dice.sample(range(2, LAST + 1), dice.randint(0, 3))), LAST + 1]
     bound = NAMES.bind(query)
-    stages = keyed_stages(bound)
-    assert stages[-1].stage.recalled
-    text = bound.sql()
-    used = {p: sorted(bound.used[p]) for p in bound.inputs}
-    before = _counted(select(spark, bound, text, found, 0))
-
-    def whole(keyed: KeyedStage, at: int) -> pa.Table:
-        inputs = {p: rows_at(found, bound.inputs[p], at) for p in keyed.reads}
-        return _counted(collect(spark, keyed.whole, inputs, keyed.columns))
-
-    def index(source: str, key: tuple[str, ...], schema: pa.Schema) -> KeyIndex:
-        if source == stages[-1].stage.name:
-            return ListedIndex(before.rename_columns([*schema.names, DIFF_COLUMN]), key, 1)
-        keyed = next((s for s in stages if s.stage.name == source), None)
-        if keyed is not None:
-            return ListedIndex(whole(keyed, 0), key, 1)
-        rows = at_time(found, bound.inputs[source], 0).select([*schema.names, DIFF_COLUMN])
-        return ListedIndex(add_up([rows]), key, 1)
-
-    relations = {
-        p: pa.schema([arrow_schema(DESCS[bound.inputs[p]]).field(n) for n in names])
-        for p, names in used.items()
-    }
-
-    def open_stages(_: int) -> Sequence[RunningStage]:
-        return running_stages(spark, stages, relations, index, whole)
-
-    inputs = {p: Told(DESCS[r], [u for u in found[r] if u[1] >= 1], uppers) for p, r in bound.inputs.items()}
-    for each in inputs.values():
-        each.frontier = 1
-    follow = KeyLocalFollower(open_stages, inputs, used, 1, [f"c{i}" for i in range(len(bound.columns))])
+    assert keyed_stages(bound)[-1].stage.recalled
+    text, world = bound.sql(), StageWorld(spark, DESCS, found)
+    before = counted(world.select(bound, text, 0))
+    follow = world.follower(bound, uppers, before=before)
     at_each: dict[int, list[tuple[Row, int]]] = {}
     while follow.frontier <= LAST:
         changes = follow.advance()
@@ -124,15 +89,11 @@ def compare(spark: SparkHost, query: str, shared: Callable[[Row], Row], dice: ra
         assert min(answer.values(), default=0) >= 0, f"at {at} of {found}, in {uppers}"
         if at in (dice.randint(1, LAST - 1), LAST):
             seen = Counter(str(shared(rows[r])) for r, n in answer.items() for _ in range(n))
-            now = select(spark, bound, text, found, at)
+            now = world.select(bound, text, at)
             expected = Counter(
                 str(shared(row)) for row in zip(*(c.to_pylist() for c in now.columns), strict=True)
             )
             assert seen == expected, f"at {at} of {found}, in {uppers}"
-
-
-def _counted(rows: pa.Table) -> pa.Table:
-    return add_up([rows.append_column(DIFF_COLUMN, pa.array(np.ones(rows.num_rows, np.int64)))])
 
 
 @pytest.mark.parametrize("seed", _SEEDS)

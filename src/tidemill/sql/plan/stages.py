@@ -817,8 +817,7 @@ def _whole(op: Operator) -> tuple[str, ...]:
         word = "LIMIT" if op.count is not None else "OFFSET"
         return (
             f"{word} over all rows",
-            "At the end of the query and with ORDER BY it keeps the first rows; of each key, row_number() OVER "
-            "(PARTITION BY ...) does.",
+            "With ORDER BY at the end of a query the first rows are kept; row_number() gives those of a key.",
         )
     if isinstance(op, Ties):
         return ("WITH TIES over all rows",)
