@@ -29,12 +29,13 @@ from tidemill.catalog.sidecars import DEBEZIUM, MATERIALIZE
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import LimitExceeded, TidemillError, Unavailable
 from tidemill.inputs.opened import open_inputs
+from tidemill.persist.holds import Hold
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.keyed_changes import evaluate_keys
 from tidemill.query.multiset import add_up
-from tidemill.query.run import run
+from tidemill.query.run import collect, run
 from tidemill.sql.bind import BoundQuery, linearity
-from tidemill.sql.bind.accumulated import STATE, AccumulatedQuery, accumulated
+from tidemill.sql.bind.accumulated import STATE, AccumulatedQuery, Extreme, accumulated
 from tidemill.sql.bind.incremental import KeyedStage, keyed_stages
 from tidemill.sql.plan.explain import explain_key, explain_rules
 from tidemill.sql.plan.unkept import NotIncremental
@@ -165,6 +166,8 @@ def sums_to_follow(catalog: CatalogState, bound: BoundQuery) -> AccumulatedQuery
 def describe_sums(catalog: CatalogState, bound: BoundQuery, query: AccumulatedQuery) -> list[str]:
     relations = [catalog.relation(i).name for i in dict.fromkeys(bound.inputs.values())]
     groups = f"for each {explain_key(query.shown)}" if query.shown else "of all rows"
+    if query.extremes:
+        groups += ", and the least and greatest values, which are read again when they are used up"
     reads = [f"    reads {name}, its changes alone" for name in relations]
     return ["by adding changes to sums", f"  Sums {groups}", *reads]
 
@@ -204,12 +207,27 @@ def follow_sums(
     items = [runtime.collections.shard(_stored(catalog, i)) for i in dict.fromkeys(bound.inputs.values())]
     name = f"{_SUMS} {sorted(shards.items())}: {query.first}"
     state = runtime.arrangements.private(name, query.state, from_, first, items)
+
+    def best(extreme: Extreme, at: int, count: int) -> pa.Table:
+        asked = query.best(extreme, count)
+        opened = open_inputs(runtime.collections, catalog, asked, at)
+        try:
+            return collect(runtime.spark, asked.sql(), opened.inputs, asked.columns)
+        finally:
+            opened.close()
+
+    holds: list[Hold] = []
     try:
+        if query.extremes:
+            holds = [follower.hold() for follower in dict.fromkeys(followers.values())]
         branches = linearity(query.changes).branches
         linear = LinearFollower(runtime.evaluations, query.changes.columns, branches, followers, from_)
-        return AccumulatingFollower(query, linear, state, evaluate, told_names(bound.columns))
+        names = told_names(bound.columns)
+        return AccumulatingFollower(query, linear, state, evaluate, names, best, holds)
     except BaseException:
         state.close()
+        for hold in holds:
+            hold.release()
         raise
 
 

@@ -2,7 +2,8 @@
 
 The changes of the rows, each with its group and its values, come from a follower of a linear query. They are
 added to the sums of their groups, which are looked up in an arrangement, whatever the size of the groups; the
-answer is made of the sums as they were and as they are. Sums are exact, and their types are those in which
+answer is made of the sums as they were and as they are. Of all rows also the least and greatest values are
+kept, with some more (`first_rows`). Sums are exact, and their types are those in which
 Spark sums: one that does not fit is the error that SELECT has. Columns, not rows, are added.
 """
 
@@ -10,17 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.arrangements import key_hash
 from tidemill.errors import Internal, InvalidValue, LimitExceeded, TidemillError, Unavailable
+from tidemill.persist.holds import Hold
 from tidemill.query.multiset import NegativeMultiplicity, show_row
 from tidemill.query.version_rows import difference
-from tidemill.sql.bind.accumulated import AccumulatedQuery, Sum
+from tidemill.sql.bind.accumulated import AccumulatedQuery, Extreme, Sum
+from tidemill.sql.plan.expressions import Ref, SortKey
 from tidemill.sql.plan.versions import VERSION
 from tidemill.subscribe.changes import CollectionChanges
+from tidemill.subscribe.first_rows import FirstRows, Wanted
 from tidemill.subscribe.follower import Follower
 from tidemill.subscribe.key_local import KeyIndex
 from tidemill.types import wide
@@ -28,6 +33,7 @@ from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous, numbers, valid_mask
 from tidemill.types.identity import leaders
 from tidemill.types.kernels import pc
+from tidemill.types.model import Column
 
 # Sums of limbs of 32 bits fit 64 bits up to so many rows.
 MAX_ROWS = 1 << 30
@@ -45,9 +51,12 @@ class AccumulatingFollower:
         state: KeyIndex,
         evaluate: Callable[[pa.Table], pa.Table],
         names: Sequence[str],
+        best: Callable[[Extreme, int, int], pa.Table],
+        holds: Sequence[Hold] = (),
     ) -> None:
         """`changes` follows `query.changes`; `state` has the sums just before its frontier. `evaluate` gives
-        the answer over versions of the state. Both are closed with this one."""
+        the answer over versions of the state, `best` so many of the first values at a time, for which there
+        are `holds` on what it reads. All are closed with this one."""
         self.frontier = changes.frontier
         self._query = query
         self._changes = changes
@@ -57,6 +66,10 @@ class AccumulatingFollower:
         more = [pa.field(TIME_COLUMN, pa.int64()), pa.field(DIFF_COLUMN, pa.int64())]
         self._empty = pa.schema([*list(query.schema)[:-1], *more]).empty_table()
         self._failure: TidemillError | None = None
+        self._holds = holds
+        self._best = {
+            e.value: FirstRows(_wanted(e), partial(best, e), each_once=True) for e in query.extremes
+        }
 
     def advance(self) -> CollectionChanges | None:
         if self._failure is not None:
@@ -72,6 +85,8 @@ class AccumulatingFollower:
                 raise self._failure
             upper, error = done, None
         self.frontier = upper
+        for hold in self._holds:
+            hold.advance(max(hold.at, upper - 1))
         updates = pa.concat_tables(found) if found else self._empty
         return CollectionChanges(
             updates.rename_columns([*self._names, TIME_COLUMN, DIFF_COLUMN]), lower, upper, error
@@ -79,11 +94,14 @@ class AccumulatingFollower:
 
     def _steps(self, updates: pa.Table, lower: int, end: int) -> tuple[list[pa.Table], int]:
         """The answer's changes, and up to where they could be evaluated; sets the failure that is there."""
+        places = {name: best.place for name, best in self._best.items()}
         try:
             return [self._step(updates, lower, end)], end
         except Unavailable:
             raise
         except TidemillError as e:
+            for name, place in places.items():
+                self._best[name].place = place
             times = np.unique(_numbers(updates.column(TIME_COLUMN)))
             if len(times) <= 1:
                 self._failure = e
@@ -113,6 +131,10 @@ class AccumulatingFollower:
             touched = np.unique(groups.of_rows[rows])
             versions.append(groups.shown(touched, 2 * i))
             groups.add(rows)
+            for each in query.extremes:
+                groups.best[each.kept] = self._extreme(
+                    each, int(times[i]), updates.take(pa.array(rows)), groups
+                )
             versions.append(groups.shown(touched, 2 * i + 1))
         table = pa.concat_tables(versions)
         found = self._empty
@@ -126,9 +148,28 @@ class AccumulatingFollower:
         state.compact(end)
         return found
 
+    def _extreme(self, each: Extreme, at: int, rows: pa.Table, groups: _Groups) -> pa.ChunkedArray:
+        """The value at a time, of which these are the changes."""
+        best, values = self._best[each.value], rows.select([each.value, DIFF_COLUMN])
+        near = best.near(values.filter(pc.is_valid(values.column(0))))
+        if not near.num_rows:
+            return groups.best[each.kept]
+        found = best.change(at, near)
+        if found is None:
+            raise Internal("of values that differ there are too many that are equal")
+        column = found.column(0)
+        return column.slice(0, 1) if len(column) else pa.chunked_array([pa.nulls(1, column.type)])
+
     def close(self) -> None:
         self._changes.close()
         self._state.close()
+        for hold in self._holds:
+            hold.release()
+
+
+def _wanted(each: Extreme) -> Wanted:
+    order = SortKey(Ref(each.type, "", each.value), each.greatest, False)
+    return Wanted((Column(each.value, each.type),), (order,), (each.value,), 1, 0, False)
 
 
 @dataclass(slots=True)
@@ -144,6 +185,8 @@ class _Groups:
     # By the number of the sum, for those with a total.
     totals: dict[int, np.ndarray]
     diffs: np.ndarray
+    # The extremes, which are of all rows.
+    best: dict[str, pa.ChunkedArray]
     # Of the rows of the changes.
     valid: list[np.ndarray]
     values: dict[int, np.ndarray]
@@ -188,6 +231,7 @@ class _Groups:
             [placed(each.count) for each in query.sums],
             totals,
             diffs,
+            {each.kept: before.column(each.kept) for each in query.extremes},
             valid,
             values,
         )
@@ -221,6 +265,7 @@ class _Groups:
             made[each.count] = pa.array(counts)
             if each.total is not None:
                 made[each.total] = _total(self.totals[i][groups], counts, self.query.state, each)
+        made.update(self.best)
         fields = [pa.field(f.name, f.type) for f in self.query.state]
         table = pa.table([made[f.name] for f in fields], schema=pa.schema(fields))
         table = table.append_column(VERSION, pa.array(np.full(len(groups), version, np.int32)))

@@ -55,67 +55,35 @@ class Wanted:
         return self.needed + max(self.needed, MARGIN)
 
 
-class FirstRowsFollower:
+class FirstRows:
+    """The first rows of a collection in an order, and some more. It is told all changes of the collection
+    that are near, time by time, and reads it again when too few are left."""
+
     def __init__(
-        self,
-        wanted: Wanted,
-        inner: Follower,
-        best: Callable[[int, int], pa.Table],
-        answer: Callable[[int], pa.Table],
-        told: pa.Table,
-        names: Sequence[str],
-        holds: Sequence[Hold] = (),
+        self, wanted: Wanted, best: Callable[[int, int], pa.Table], *, each_once: bool = False
     ) -> None:
-        """`inner` follows all rows. `best` returns so many of the first rows at a time, `answer` the result;
-        `told` is that just before the follower's frontier (all with their counts). `names` are those of the
-        result's columns. `holds` are on what the two read, just before the frontier. The follower and they
-        are closed with this one."""
+        """`best` returns so many of the first rows at a time, each with its count; `each_once`: so many
+        different ones."""
         self._wanted = wanted
-        self._inner = inner
         self._best = best
-        self._answer = answer
-        self._names = [*names, DIFF_COLUMN]
-        self._told = _bare(told.rename_columns(self._names))
-        self._holds = holds
+        self._each_once = each_once
         # All rows before the end (a row; None: all rows), each with its count, and no others. None before the
         # first change, and while there are too many that are equal in the order.
         self._rows: pa.Table | None = None
         self._end: pa.Table | None = None
-        self._end_moved = False
 
     @property
-    def frontier(self) -> int:
-        return self._inner.frontier
+    def place(self) -> tuple[pa.Table | None, pa.Table | None]:
+        """What is kept, which can be set back; its second part changes when other changes are near."""
+        return self._rows, self._end
 
-    def advance(self) -> CollectionChanges | None:
-        changes = self._inner.advance()
-        if changes is None:
-            return None
-        end = changes.upper if changes.error is None else changes.error[0]
-        names = [*(c.name for c in self._wanted.columns), TIME_COLUMN, DIFF_COLUMN]
-        rows = _bare(changes.updates.rename_columns(names))
-        rows = rows.filter(pc.less(rows.column(TIME_COLUMN), end))
-        told: list[pa.Table] = [_stamped(self._told.slice(0, 0), changes.lower)]
-        near = self._near(rows)
-        while near.num_rows:
-            at = int(pc.min(near.column(TIME_COLUMN)).as_py())
-            now = pc.equal(near.column(TIME_COLUMN), at)
-            self._end_moved = False
-            answer = self._at(at, near.filter(now).drop_columns([TIME_COLUMN]))
-            told.append(_stamped(add_up([answer, negated(self._told)]), at))
-            self._told = answer
-            if self._end_moved:
-                near = self._near(rows.filter(pc.greater(rows.column(TIME_COLUMN), at)))
-            else:
-                near = near.filter(pc.invert(now))
-        for hold in self._holds:
-            hold.advance(max(hold.at, self.frontier - 1))
-        return CollectionChanges(pa.concat_tables(told), changes.lower, changes.upper, changes.error)
+    @place.setter
+    def place(self, place: tuple[pa.Table | None, pa.Table | None]) -> None:
+        self._rows, self._end = place
 
-    # -- the first rows and some more
-
-    def _at(self, at: int, rows: pa.Table) -> pa.Table:
-        """The answer at a time, of which these are the changes that are near."""
+    def change(self, at: int, rows: pa.Table) -> pa.Table | None:
+        """What is asked for at a time, of which these are the changes that are near: rows with their counts,
+        perhaps several with the same. None if there are too many that are equal in the order."""
         if self._rows is None:
             self._read(at)
         else:
@@ -125,8 +93,7 @@ class FirstRowsFollower:
                 self._read(at)
             elif known.num_rows > 2 * self._wanted.kept:
                 self._cut(known, self._wanted.kept)
-        answer = self._answer(at) if self._rows is None else self._first(self._rows)
-        return _bare(answer.rename_columns(self._names))
+        return None if self._rows is None else self._first(self._rows)
 
     def _read(self, at: int) -> None:
         asked = self._wanted.kept
@@ -134,8 +101,7 @@ class FirstRowsFollower:
             found = self._best(at, asked)
             names = [*(c.name for c in self._wanted.columns), DIFF_COLUMN]
             found = _bare(found.rename_columns(names))
-            self._end_moved = True
-            if total(found) < asked:
+            if (found.num_rows if self._each_once else total(found)) < asked:
                 self._rows, self._end = found, None
                 return
             # Of those that are equal to the last one there may be more.
@@ -152,10 +118,10 @@ class FirstRowsFollower:
         before = rows.take(pa.array(order[:ends]))
         if total(before) < self._wanted.needed:
             return False
-        self._rows, self._end, self._end_moved = before, rows.take(pa.array(order[ends : ends + 1])), True
+        self._rows, self._end = before, rows.take(pa.array(order[ends : ends + 1]))
         return True
 
-    def _near(self, rows: pa.Table) -> pa.Table:
+    def near(self, rows: pa.Table) -> pa.Table:
         """Those of the changes that are before the end of what is kept."""
         if self._end is None or not rows.num_rows:
             return rows
@@ -186,7 +152,6 @@ class FirstRowsFollower:
         return order, np.cumsum(first) - 1
 
     def _first(self, rows: pa.Table) -> pa.Table:
-        """The answer."""
         wanted = self._wanted
         ranks = self._ranked(rows)[1]
         others = (lane for c in wanted.columns for lane in row_lanes(contiguous(rows.column(c.name)), c.type))
@@ -199,9 +164,63 @@ class FirstRowsFollower:
             group = ranks[int(np.searchsorted(ends, last))]
             last = int(ends[int(np.searchsorted(ranks, group, side="right")) - 1])
         counts = np.clip(np.minimum(ends, last) - np.maximum(begins, wanted.skipped), 0, None)
-        taken = pa.table([rows.column(n) for n in wanted.shown], names=self._names[:-1])
-        taken = taken.append_column(DIFF_COLUMN, pa.array(counts))
-        return add_up([taken])
+        taken = pa.table([rows.column(n) for n in wanted.shown], names=list(wanted.shown))
+        return taken.append_column(DIFF_COLUMN, pa.array(counts)).filter(pa.array(counts > 0))
+
+
+class FirstRowsFollower:
+    def __init__(
+        self,
+        wanted: Wanted,
+        inner: Follower,
+        best: Callable[[int, int], pa.Table],
+        answer: Callable[[int], pa.Table],
+        told: pa.Table,
+        names: Sequence[str],
+        holds: Sequence[Hold] = (),
+    ) -> None:
+        """`inner` follows all rows. `best` returns so many of the first rows at a time, `answer` the result;
+        `told` is that just before the follower's frontier (all with their counts). `names` are those of the
+        result's columns. `holds` are on what the two read, just before the frontier. The follower and they
+        are closed with this one."""
+        self._wanted = wanted
+        self._inner = inner
+        self._kept = FirstRows(wanted, best)
+        self._answer = answer
+        self._names = [*names, DIFF_COLUMN]
+        self._told = _bare(told.rename_columns(self._names))
+        self._holds = holds
+
+    @property
+    def frontier(self) -> int:
+        return self._inner.frontier
+
+    def advance(self) -> CollectionChanges | None:
+        changes = self._inner.advance()
+        if changes is None:
+            return None
+        end = changes.upper if changes.error is None else changes.error[0]
+        names = [*(c.name for c in self._wanted.columns), TIME_COLUMN, DIFF_COLUMN]
+        rows = _bare(changes.updates.rename_columns(names))
+        rows = rows.filter(pc.less(rows.column(TIME_COLUMN), end))
+        told: list[pa.Table] = [_stamped(self._told.slice(0, 0), changes.lower)]
+        near = self._kept.near(rows)
+        while near.num_rows:
+            at = int(pc.min(near.column(TIME_COLUMN)).as_py())
+            now = pc.equal(near.column(TIME_COLUMN), at)
+            before = self._kept.place
+            found = self._kept.change(at, near.filter(now).drop_columns([TIME_COLUMN]))
+            answer = self._answer(at) if found is None else add_up([found])
+            answer = _bare(answer.rename_columns(self._names))
+            told.append(_stamped(add_up([answer, negated(self._told)]), at))
+            self._told = answer
+            if self._kept.place[1] is before[1]:
+                near = near.filter(pc.invert(now))
+            else:
+                near = self._kept.near(rows.filter(pc.greater(rows.column(TIME_COLUMN), at)))
+        for hold in self._holds:
+            hold.advance(max(hold.at, self.frontier - 1))
+        return CollectionChanges(pa.concat_tables(told), changes.lower, changes.upper, changes.error)
 
     def close(self) -> None:
         self._inner.close()
