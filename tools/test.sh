@@ -13,6 +13,8 @@ set -u
 cd "$(dirname "$0")/.."
 # Sets come in the same order each time: the result depends on the code alone.
 export PYTHONHASHSEED=0
+# Hundreds of processes start: where this is set, as containers like to do, each compiles all modules, half of its start.
+unset PYTHONDONTWRITEBYTECODE
 # More failures than this are no accident.
 few=3
 # The slowest tests, of all runs together, that are listed at the end.

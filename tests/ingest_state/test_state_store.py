@@ -124,6 +124,20 @@ def test_another_boot_starts_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert StateStore(str(tmp_path)).open("s", 0, SHAPE, 2) is None
 
 
+def test_states_of_a_lost_history_are_no_base(tmp_path: Path) -> None:
+    """The collection was put back to 5, goes on to 9, and not every bucket had records then."""
+    store = StateStore(str(tmp_path))
+    for shard, upper in (("s", 5), ("s", 7), ("t", 7)):
+        assert store.empty(shard, 0, SHAPE, 1).commit(upper)
+    store = StateStore(str(tmp_path))
+    store.rewind("s", 5)
+    base = store.open("s", 0, SHAPE, 9)
+    assert base is not None and base.upper == 5
+    other = store.open("t", 0, SHAPE, 9)
+    assert other is not None and other.upper == 7
+    store.rewind("none", 5)
+
+
 def test_shards_of_any_name(tmp_path: Path) -> None:
     store = StateStore(str(tmp_path))
     for shard in ("../../x", "s3://bucket/a b", "x" * 300, ""):

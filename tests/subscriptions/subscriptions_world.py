@@ -20,8 +20,9 @@ from tidemill.errors import TidemillError
 class World:
     """One data directory and its engine."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
+        self._settings: dict[str, Any] = {"data_dir": str(folder / "data"), **settings}
         os.environ["JAVA_HOME"] = str(silent_java(folder / "java"))
         self._processes = 0
         self.loop = asyncio.Runner()
@@ -31,7 +32,7 @@ class World:
         def lost(error: TidemillError) -> None:
             raise error
 
-        return TidemillEngine.open(Config(data_dir=str(self.folder / "data")), on_fatal=lost)
+        return TidemillEngine.open(Config(**self._settings), on_fatal=lost)
 
     def restart(self) -> None:
         self.engine.close()

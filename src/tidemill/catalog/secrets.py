@@ -57,27 +57,11 @@ class SecretStore:
     def write(self, secret: Secret, text: str) -> None:
         """Durable when it returns."""
         data = checked(text)
-        folder = self._place()
-        temporary = folder / f".tmp-{uuid.uuid4().hex}"
-
-        def put() -> None:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # An existing folder may have wider permissions.
-            folder.chmod(0o700)
-            _write_synced(temporary, data)
-            temporary.rename(folder / _file_name(secret))
-            _sync(folder)
-            _sync(folder.parent)
-
-        try:
-            _trying("cannot keep a secret", put)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        keep_file(self._place(), file_name(secret), data)
         failpoints.hit(FP_WRITTEN)
 
     def read(self, secret: Secret) -> str:
-        path = None if self._folder is None else self._folder / _file_name(secret)
+        path = None if self._folder is None else self._folder / file_name(secret)
         try:
             if path is None:
                 raise FileNotFoundError
@@ -97,7 +81,7 @@ class SecretStore:
         if self._folder is None:
             return
         try:
-            (self._folder / _file_name(secret)).unlink(missing_ok=True)
+            (self._folder / file_name(secret)).unlink(missing_ok=True)
         except OSError as e:
             log.warning("the file of a secret that was dropped cannot be deleted: %s", e)
 
@@ -113,7 +97,7 @@ class SecretStore:
         any write."""
         if self._folder is None or not self._folder.is_dir():
             return
-        named = {_file_name(secret) for secret in state.secrets()}
+        named = {file_name(secret) for secret in state.secrets()}
         try:
             for path in self._folder.iterdir():
                 if _OURS.fullmatch(path.name) and path.name not in named:
@@ -140,8 +124,28 @@ def checked(text: str) -> bytes:
     return data
 
 
-def _file_name(secret: Secret) -> str:
+def file_name(secret: Secret) -> str:
     return f"{secret.id}-{secret.version}"
+
+
+def keep_file(folder: Path, name: str, data: bytes) -> None:
+    """Durable when it returns; for a folder that no server uses. A file of that name is replaced."""
+    temporary = folder / f".tmp-{uuid.uuid4().hex}"
+
+    def put() -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # An existing folder may have wider permissions.
+        folder.chmod(0o700)
+        _write_synced(temporary, data)
+        temporary.rename(folder / name)
+        _sync(folder)
+        _sync(folder.parent)
+
+    try:
+        _trying("cannot keep a secret", put)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def _write_synced(path: Path, data: bytes) -> None:

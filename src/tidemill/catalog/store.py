@@ -423,3 +423,15 @@ def _dropped_error(collection: Collection) -> TidemillError:
         detail="It was dropped meanwhile.",
         sqlstate="42P01",
     )
+
+
+def next_id(shard: Shard) -> int:
+    """The next number of an item, in a catalog that is opened for reading."""
+    upper = upper_of(shard)
+    if upper:
+        with shard.snapshot(upper - 1) as snapshot:
+            table = snapshot.read()
+        rows = dict(zip(table.column("id").to_pylist(), table.column("body").to_pylist(), strict=True))
+        if _NEXT_ID in rows:
+            return int(json.loads(rows[_NEXT_ID])["next"])
+    return 1

@@ -157,6 +157,76 @@ def inspect_(
     raise typer.Exit(command.run(settings, as_json=as_json))
 
 
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+SecretsDir = Annotated[
+    str | None, typer.Option("--secrets-dir", metavar="DIR", help="The server's folder of secrets, if set.")
+]
+
+
+@app.command()
+def backup(
+    data_dir: Annotated[str, typer.Argument(metavar="DATA_DIR", help="A folder or s3://bucket/prefix.")],
+    backups: Annotated[
+        str, typer.Argument(metavar="BACKUPS", help="A folder or s3://bucket/prefix for backups of it.")
+    ],
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", metavar="N", min=1, help="Delete all but the last N backups afterwards."),
+    ] = None,
+    secrets_dir: SecretsDir = None,
+    config_file: ConfigFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Back a data directory up, while its server runs or not, as of one moment.
+
+    Files that an earlier backup in BACKUPS has are not copied again. Secrets are in the backup, the audit log
+    is not.
+    """
+    from tidemill.cli.backup import run_backup
+
+    data = config.load({"data_dir": data_dir, "secrets_dir": secrets_dir}, config_file=config_file)
+    place = config.load({"data_dir": backups}, config_file=config_file)
+    run_backup(data, place, keep=keep, as_json=as_json, quiet=quiet)
+
+
+@app.command()
+def restore(
+    backups: Annotated[str, typer.Argument(metavar="BACKUPS", help="Where the backups are.")],
+    data_dir: Annotated[
+        str | None, typer.Argument(metavar="DATA_DIR", help="A new folder, or s3://bucket/prefix.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--backup", metavar="NAME", help="[the newest]")] = None,
+    show: Annotated[bool, typer.Option("--list", help="List the backups.")] = False,
+    verify: Annotated[bool, typer.Option("--check", help="Only check that all of it is there.")] = False,
+    continued: Annotated[
+        bool,
+        typer.Option(
+            "--continue",
+            help="The server has not run since the backup: sinks and subscriptions go on.",
+        ),
+    ] = False,
+    secrets_dir: SecretsDir = None,
+    config_file: ConfigFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Restore a backup into a new data directory. What is damaged or incomplete is refused."""
+    from tidemill.cli import backup as command
+
+    place = config.load({"data_dir": backups}, config_file=config_file)
+    if show:
+        command.run_list(place, as_json=as_json)
+    elif verify:
+        command.run_check(place, name, as_json=as_json, quiet=quiet)
+    elif data_dir is None:
+        raise typer.BadParameter("name the data directory to make", param_hint="DATA_DIR")
+    else:
+        data = config.load({"data_dir": data_dir, "secrets_dir": secrets_dir}, config_file=config_file)
+        command.run_restore(place, data, name, continued=continued, as_json=as_json, quiet=quiet)
+
+
 @app.command()
 def watch(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="A query, or the name of a relation.")],

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.cli.sizes import show_size
 from tidemill.cli.survey import DirectorySurvey, ShardReport, survey
 from tidemill.config import Config
 from tidemill.persist.lease import Holder
 
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 # Wider than any line; tables take the width they need.
 _WIDTH = 1000
 # The first frontier of a shard without history. It is not a readable moment.
@@ -65,7 +65,7 @@ def _show(found: DirectorySurvey) -> None:
 def _summary(shards: list[ShardReport]) -> str:
     damaged = sum(bool(shard.problems) for shard in shards)
     files = sum(shard.files or 0 for shard in shards)
-    size = _size(sum(shard.bytes or 0 for shard in shards))
+    size = show_size(sum(shard.bytes or 0 for shard in shards))
     health = f"{damaged} damaged" if damaged else "all whole"
     return f"{len(shards)} shards, {health}; {files} live files, {size}"
 
@@ -96,11 +96,4 @@ def _number(value: int | None) -> str:
 
 
 def _size(value: int | None) -> str:
-    if value is None:
-        return "-"
-    size = float(value)
-    for unit in _UNITS[:-1]:
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} {_UNITS[-1]}"
+    return "-" if value is None else show_size(value)

@@ -25,6 +25,7 @@ from tidemill.ingest.recovery.shares import Carried as Carry
 from tidemill.ingest.recovery.shares import look_at, release_from, settle_unit
 from tidemill.ingest.recovery.values import Tallied
 from tidemill.ingest.runner import JobFailed
+from tidemill.ingest.state import shared
 from tidemill.ingest.task_packing import Share, are_whole, shares
 from tidemill.ingest.unit import Unit, UnitFacts
 from tidemill.ingest.worker_folder import worker_folder
@@ -47,6 +48,8 @@ class SparkRunner:
         self._host = host
         self._folder = state_folder if host.place is not SettingPlace.REMOTE else None
         self._life = uuid.uuid4().hex
+        # The collections whose states on disk were compared with them (`StateStore.rewind`).
+        self._known: set[str] = set()
 
     @property
     def ready(self) -> bool:
@@ -88,6 +91,7 @@ class SparkRunner:
     def _run(self, units: Sequence[Unit], job: Job) -> list[UnitFacts]:
         facts = [UnitFacts() for _ in units]
         cores = self.cores
+        self._rewind(units)
         # A task that does a whole unit needs all information about it.
         packed = units if are_whole(units) else [_light(unit) for unit in units]
         payloads = [_pack(packed, share) for share in shares(units, cores)]
@@ -105,6 +109,15 @@ class SparkRunner:
             for index, share in found:
                 facts[index].add(share)
         return facts
+
+    def _rewind(self, units: Sequence[Unit]) -> None:
+        """Before the first unit of a collection in this process."""
+        if self._folder is None:
+            return
+        for target in (target for unit in units for target in unit.targets if target is not None):
+            if target.upsert is not None and target.shard not in self._known:
+                shared(self._folder).rewind(target.shard, target.upsert.upper)
+                self._known.add(target.shard)
 
 
 def in_two_steps(unit: Unit, parted: Any, ways: int, folder: str | None, life: str) -> UnitFacts:

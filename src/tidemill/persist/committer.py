@@ -64,6 +64,20 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+_stamped = 0
+_stamping = threading.Lock()
+
+
+def _stamp() -> int:
+    """The wall clock, but greater than any stamp that this process has given, to whichever log. An entry is
+    stamped when all that it builds on is durable: so stamps have the order of cause and effect over all logs
+    of a server, which `backup.cut` relies on."""
+    global _stamped
+    with _stamping:
+        _stamped = max(_stamped + 1, wall_ms())
+        return _stamped
+
+
 def _since_boot() -> float:
     # Counts while the machine sleeps, unlike the monotonic clock.
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -125,7 +139,7 @@ class Committer:
             operation=draft.operation,
             writer=self.writer,
             nonce=uuid.uuid4().hex,
-            timestamp=wall_ms(),
+            timestamp=_stamp(),
             adds=draft.adds,
             removes=draft.removes,
             upper=draft.upper,

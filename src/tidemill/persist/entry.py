@@ -58,7 +58,9 @@ class Entry:
     operation: Operation
     writer: str
     nonce: str
-    timestamp: int  # the writer's wall clock, milliseconds; for people and for retention, never for order
+    # The writer's wall clock, milliseconds, for people and for retention; and, within an epoch, the order of
+    # cause and effect over all logs (`committer`).
+    timestamp: int
     adds: tuple[Part, ...] = ()
     removes: tuple[str, ...] = ()  # paths
     upper: int | None = None

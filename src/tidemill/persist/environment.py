@@ -32,6 +32,7 @@ from tidemill import failpoints
 from tidemill.errors import Internal, TidemillError, Unavailable
 from tidemill.persist import formats
 from tidemill.persist.blob import Blobs, open_blobs
+from tidemill.persist.history import history_of
 from tidemill.persist.lease import CLOCK_DESC, CLOCK_SHARD, ClockShard, Holder
 from tidemill.persist.lock import DirectoryLock
 from tidemill.persist.log import ShardMissing, check_reached
@@ -111,6 +112,8 @@ class Environment:
         self.epoch = epoch
         self.holder = holder
         self.settings = settings
+        # Whatever is kept outside of shards, but follows from them, is of this history.
+        self.history = history_of(clock_shard.shard)
         self._lock_file = lock
         self._clock = clock_shard
         self._on_lost = on_lost

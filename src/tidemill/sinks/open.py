@@ -25,7 +25,7 @@ from tidemill.sinks.kafka_transactions import TransactionalTopic
 from tidemill.sinks.keyed_writer import KeyedWriter
 from tidemill.sinks.machine import SinkMachine
 from tidemill.sinks.rows.messages import Origin, RowMessages
-from tidemill.sinks.target import Check, Opening, TargetWriter, Written
+from tidemill.sinks.target import Check, Opening, SinkError, TargetWriter, Written
 from tidemill.sinks.writer import SinkWriter
 
 # By the `kind` of a definition.
@@ -44,7 +44,14 @@ class SinkOpener:
     files_root: str
 
     def open(self, catalog: CatalogState, sink: Sink, written: Written) -> SinkMachine:
-        """Opens the machine. Raises the errors of its connections."""
+        """Opens the machine. Raises the errors of its connections, and SinkError for a sink of another
+        history."""
+        if self.environment.history.before(sink.id):
+            raise SinkError(
+                f'sink "{sink.name}" is older than the backup that was restored',
+                detail="What it has written may contain changes that were lost since.",
+                hint="DROP the sink, and CREATE it anew into another place.",
+            )
         definition = Definition.of(sink)
         holder: list[SinkMachine] = []
         feed = RelationFeed(self.collections, self.spark, relation_of(catalog, sink), sink.desc)
@@ -110,5 +117,5 @@ class SinkOpener:
         return {} if through is None else options(catalog, through, self.secrets)
 
     def _name(self, sink: Sink) -> str:
-        """Ids of environments and items are lower case letters and digits."""
-        return f"{self.environment.id[:8]}{sink.id}"
+        """Ids of histories and items are lower case letters and digits."""
+        return f"{self.environment.history.id[:8]}{sink.id}"

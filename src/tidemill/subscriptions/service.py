@@ -138,6 +138,7 @@ class DurableSubscriptions:
         wanted = {place.key for e in self._entries.values() for place in places(e.item)}
         for key in self.positions.known() - wanted:
             self.positions.forget(key)
+        self._lose_restored()
         self._thread = threading.Thread(target=self._run, name="subscriptions", daemon=True)
         self._thread.start()
 
@@ -220,6 +221,20 @@ class DurableSubscriptions:
             self._release(entry)
             entry.holds = holds
         entry.end(TidemillError(f'subscription "{item.name}" was reset', sqlstate="55000"))
+
+    def _lose_restored(self) -> None:
+        """A reader may have seen changes that were lost when the directory was restored. Blocks."""
+        history = self._environment.history
+        old = [p for e in self._entries.values() if history.before(e.item.id) for p in places(e.item)]
+        found = {place: self.position(place) for place in old}
+        why = "The data directory was restored from a backup, and readers may have seen changes since."
+        self._begin(
+            {
+                place: replace(position, lost=why)
+                for place, position in found.items()
+                if position.lost is None and position.frontier < history.began
+            }
+        )
 
     def _begin(self, positions: Mapping[Place, Position]) -> None:
         """Returns when they are durable, with one commit unless others come between."""

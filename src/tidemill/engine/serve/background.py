@@ -64,8 +64,9 @@ class Background:
         sessions: Callable[[], int],
     ) -> None:
         """`workers` read snapshots for subscriptions; `sessions` returns the number of open sessions."""
-        # A folder that outlives the server must not be taken for another data directory's.
-        own = Path(config.scratch_dir) / f"state-{environment.id}" if config.scratch_dir else None
+        # A folder that outlives the server must not be taken for another data directory's, or for this one's
+        # before it was restored.
+        own = Path(config.scratch_dir) / f"state-{environment.history.id}" if config.scratch_dir else None
         state_folder = own or spark.scratch / "state"
         self._following = ThreadPoolExecutor(MAX_FOLLOWING, thread_name_prefix="follow")
         self.hub = Hub(self._following)
@@ -171,7 +172,7 @@ class Background:
 def _arrangements_folder(config: Config, environment: Environment, spark: SparkHost) -> Path:
     """On this machine, and beyond a restart if there is a folder that stays."""
     if config.scratch_dir:
-        return Path(config.scratch_dir) / f"arrangements-{environment.id}"
+        return Path(config.scratch_dir) / f"arrangements-{environment.history.id}"
     if config.on_s3:
         return spark.scratch / "arrangements"
     return Path(config.data_dir) / "cache" / "arrangements"

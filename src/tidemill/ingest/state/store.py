@@ -130,12 +130,31 @@ class StateStore:
         if shard in self._discarded:
             return
         self._discarded.add(shard)
-        for entry in os.scandir(self.folder) if os.path.isdir(self.folder) else ():
-            if entry.name.startswith(f"{_name(shard)}."):
-                with self._lock:
-                    for folder in [f for f in self._open if f.startswith(entry.path + os.sep)]:
-                        del self._open[folder]
-                shutil.rmtree(entry.path, ignore_errors=True)
+        for place in self._places(shard):
+            with self._lock:
+                for folder in [f for f in self._open if f.startswith(place + os.sep)]:
+                    del self._open[folder]
+            shutil.rmtree(place, ignore_errors=True)
+
+    def rewind(self, shard: str, upper: int) -> None:
+        """Remove the states that are later than a collection at the start of its server: a tick that was not
+        completed has left them, or the collection was put back to an earlier moment, and they are of a
+        history that is lost."""
+        for place in self._places(shard):
+            for bucket in os.scandir(place):
+                if bucket.is_dir():
+                    for name in os.listdir(bucket.path):
+                        found = upper_of(name)
+                        if found is not None and found > upper:
+                            remove(os.path.join(bucket.path, name))
+
+    def _places(self, shard: str) -> list[str]:
+        """The folders of a collection, of all shapes and formats."""
+        if not os.path.isdir(self.folder):
+            return []
+        return [
+            e.path for e in os.scandir(self.folder) if e.name.startswith(f"{_name(shard)}.") and e.is_dir()
+        ]
 
     def _place(self, shard: str, bucket: int, shape: KeyShape) -> str:
         self._discarded.discard(shard)
