@@ -17,9 +17,10 @@ from tidemill.persist.holds import Hold
 from tidemill.sql.bind import BoundQuery
 from tidemill.sql.bind.model import Lowered
 from tidemill.sql.plan.explain import explain_order
+from tidemill.sql.plan.expressions import Ref, SortKey
 from tidemill.sql.plan.first_rows import FirstRows, first_rows
 from tidemill.sql.plan.keyed import columns_of
-from tidemill.sql.plan.operators import Operator
+from tidemill.sql.plan.operators import Operator, Project
 from tidemill.sql.plan.reproducible import check_reproducible
 from tidemill.sql.plan.unkept import NotIncremental
 from tidemill.subscribe.first_rows import MAX_FIRST, FirstRowsFollower, Wanted
@@ -67,12 +68,21 @@ def _with(bound: BoundQuery, plan: Operator, columns: tuple[Column, ...]) -> Bou
     return replace(bound, lowered=Lowered(plan), columns=columns)
 
 
-def describe_first(query: FirstRowsQuery, inner: Sequence[str]) -> list[str]:
+def describe_first(query: FirstRowsQuery, bound: BoundQuery, inner: Sequence[str]) -> list[str]:
     """`inner`: how all rows are followed."""
     how, *more = inner
-    wanted = query.wanted
-    said = ["by the first rows", f"  Keeps {wanted.kept} rows in the order {explain_order(wanted.order)}"]
-    said.append("    reads them again when fewer than the limit are left")
+    wanted, rows = query.wanted, query.found.query
+    names = dict(zip(wanted.shown, (c.name for c in bound.columns), strict=True))
+    made = {o.name: o.node for o in rows.outputs} if isinstance(rows, Project) else {}
+
+    def named(key: SortKey) -> SortKey:
+        name = key.node.name if isinstance(key.node, Ref) else ""
+        known = Ref(key.node.type, "", names[name]) if name in names else made.get(name, key.node)
+        return replace(key, node=known)
+
+    order = explain_order([named(key) for key in wanted.order])
+    said = ["by the first rows", f"  Keeps {wanted.kept} rows in the order {order}"]
+    said.append("    reads them again when fewer are left than are asked for")
     return [*said, f"  All rows: {how}", *(f"  {line}" for line in more)]
 
 

@@ -229,7 +229,7 @@ def described(catalog: CatalogState, bound: BoundQuery) -> list[str]:
     if because is None:
         some = first_rows_of(catalog, bound)
         if some is not None:
-            return describe_first(some, described(catalog, some.inner))
+            return describe_first(some, bound, described(catalog, some.inner))
         return describe_stages(catalog, bound)
     said = [f"as a whole, because of {because.because}"]
     return said if because.instead is None else [*said, f"  Instead: {because.instead}"]
