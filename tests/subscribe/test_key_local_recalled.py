@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 from stage_world import StageWorld, counted
-from test_key_local_follower import DESCS, LAST, NAMES, history
+from test_key_local_follower import DESCS, LAST, NAMES, history, rounds
 
 from tidemill.query.spark import SparkHost
 from tidemill.sql.bind.incremental import keyed_stages
 from tidemill.subscribe import key_local
 
 pytestmark = pytest.mark.spark
-
-_SEEDS = [pytest.param(n, marks=[pytest.mark.chaos] if n else []) for n in range(20)]
 
 Row = tuple[Any, ...]
 
@@ -96,8 +94,7 @@ def compare(spark: SparkHost, query: str, shared: Callable[[Row], Row], dice: ra
             assert seen == expected, f"at {at} of {found}, in {uppers}"
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize(("query", "seed"), rounds(list(QUERIES)))
 def test_one_of_its_answers(spark: SparkHost, query: str, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_local, "GATHER_SPANS", 1 if seed % 2 else 256)
