@@ -16,7 +16,8 @@ from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
 from tidemill.sql.bind import BoundQuery
 from tidemill.sql.bind.incremental import KeyedStage, keyed_stages
-from tidemill.subscribe.key_local import KeyIndex, KeyLocalFollower, RunningStage
+from tidemill.subscribe.key_local import KeyLocalFollower
+from tidemill.subscribe.key_local_changes import KeyIndex, RunningStage
 from tidemill.subscribe.stage_query import running_stages
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, arrow_schema
 from tidemill.types.model import RelationDesc

@@ -23,7 +23,7 @@ from tidemill.errors import TidemillError
 from tidemill.query.spark import SparkHost
 from tidemill.sql.bind.incremental import keyed_stages
 from tidemill.sql.plan.unkept import NotIncremental
-from tidemill.subscribe import key_local
+from tidemill.subscribe import key_local, key_local_changes
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.model import BOOL, DATE, INT4, INT8, NUMERIC, TEXT, Column, Kind, RelationDesc, array
 from tidemill.types.parse_name import parse_type
@@ -224,7 +224,7 @@ _FEW = (
 @pytest.mark.parametrize("query", _FEW)
 def test_many_rows_at_once(spark: SparkHost, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are evaluated apart, and a stage as a whole."""
-    monkeypatch.setattr(key_local, "MAX_VERSION_ROWS", 3)
+    monkeypatch.setattr(key_local_changes, "MAX_VERSION_ROWS", 3)
     check(spark, query, 0)
 
 

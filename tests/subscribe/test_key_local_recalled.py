@@ -14,7 +14,7 @@ from test_key_local_follower import DESCS, LAST, NAMES, history, rounds
 
 from tidemill.query.spark import SparkHost
 from tidemill.sql.bind.incremental import keyed_stages
-from tidemill.subscribe import key_local
+from tidemill.subscribe import key_local, key_local_changes
 
 pytestmark = pytest.mark.spark
 
@@ -99,11 +99,11 @@ def test_one_of_its_answers(spark: SparkHost, query: str, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_local, "GATHER_SPANS", 1 if seed % 2 else 256)
         if seed % 5 == 4:
-            patch.setattr(key_local, "MAX_VERSION_ROWS", 3)
+            patch.setattr(key_local_changes, "MAX_VERSION_ROWS", 3)
         compare(spark, query, QUERIES[query], random.Random(f"{query} {seed}"))
 
 
 def test_too_many_rows_at_once(spark: SparkHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_local, "MAX_VERSION_ROWS", 3)
+    monkeypatch.setattr(key_local_changes, "MAX_VERSION_ROWS", 3)
     query = next(iter(QUERIES))
     compare(spark, query, QUERIES[query], random.Random(0))

@@ -42,7 +42,8 @@ from tidemill.sql.plan.unkept import NotIncremental
 from tidemill.sql.plan.versions import VERSION
 from tidemill.subscribe.accumulating import AccumulatingFollower
 from tidemill.subscribe.follower import CollectionFollower
-from tidemill.subscribe.key_local import KeyIndex, KeyLocalFollower, RunningStage
+from tidemill.subscribe.key_local import KeyLocalFollower
+from tidemill.subscribe.key_local_changes import KeyIndex, RunningStage
 from tidemill.subscribe.linear import LinearFollower, told_names
 from tidemill.subscribe.stage_query import running_stages
 from tidemill.types.arrow import DIFF_COLUMN, shard_schema

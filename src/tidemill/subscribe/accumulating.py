@@ -27,7 +27,7 @@ from tidemill.sql.plan.versions import VERSION
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.first_rows import FirstRows, Wanted
 from tidemill.subscribe.follower import Follower
-from tidemill.subscribe.key_local import KeyIndex
+from tidemill.subscribe.key_local_changes import KeyIndex
 from tidemill.types import wide
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous, numbers, valid_mask

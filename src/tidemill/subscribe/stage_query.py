@@ -11,7 +11,7 @@ from tidemill.query.keyed_changes import evaluate_keys
 from tidemill.query.spark import SparkHost
 from tidemill.sql.bind.incremental import SUMS, KeyedStage
 from tidemill.sql.plan.unkept import NotIncremental
-from tidemill.subscribe.key_local import KeyedInput, KeyIndex, RunningStage
+from tidemill.subscribe.key_local_changes import KeyedInput, KeyIndex, RunningStage
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
 # The index of a source (a placeholder or a stage's name) by these columns of it.
