@@ -1,8 +1,10 @@
-"""Materialized views: what a tick of a thousand rows costs over tables of several sizes, fifty views over one
+"""Materialized views: what a tick of a thousand rows costs over tables of several sizes, many views over one
 table, a restart, and memory. A tick is the time from sending a COPY of rows until a subscriber of the view
 has its first change.
 
-Parts: `groups`, `joins`, `shapes`, `global`, `many`, `restart`.
+Parts: `groups`, `joins`, `shapes`, `global`, `many`, `restart`. The first four share a server and its tables
+for each of the sizes; `many` and `restart` have one of their own. A query that is slow has fewer ticks
+(`QUERY_SECONDS`), so that all of it ends.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ import queue
 import statistics
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+import urllib.request
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -37,7 +41,16 @@ FIRST_SECONDS = 1800.0
 NEXT_SECONDS = 300.0
 # Before what is measured.
 WARM_TICKS = 5
-MANY_VIEWS = 50
+# A query has fewer ticks, but at least LEAST_TICKS, if they take longer than this.
+QUERY_SECONDS = 60.0
+LEAST_TICKS = 5
+# Of `many`: how many views, the rows of the table and of its groups, and for how long it gets rows.
+MANY_VIEWS = (50, 100)
+MANY_ROWS = 1_000_000
+MANY_ROWS_OF_GROUP = 10
+MANY_SECONDS = 60
+# The last changes are waited for so long.
+LATE_SECONDS = 30.0
 
 Connection: TypeAlias = psycopg.Connection[tuple[object, ...]]
 
@@ -61,14 +74,26 @@ GLOBAL = {
     "count, sum": "SELECT count(*) AS n, sum(x) AS s FROM facts",
     "max": "SELECT max(x) AS m FROM facts",
 }
+# No two of the views are the same.
+ALIKE = ("SELECT g, count(*) AS n, sum(x + {n}) AS s FROM facts WHERE x <> {n} GROUP BY g",)
+MIXED = (
+    *ALIKE,
+    "SELECT id, x + {n} AS y FROM facts WHERE x % 100 = {n} % 100",
+    "SELECT g, max(x + {n}) AS m FROM facts GROUP BY g",
+    "SELECT DISTINCT g, x % (10 + {n}) AS y FROM facts",
+    "SELECT k, avg(x) AS a, count(*) AS n FROM facts WHERE g % (2 + {n}) <> 0 GROUP BY k",
+    "SELECT DISTINCT ON (g) g, id, x FROM facts WHERE x % 20 <> {n} % 20 ORDER BY g, x DESC, id",
+    "SELECT g, count(DISTINCT x % (5 + {n})) AS n FROM facts GROUP BY g",
+)
 
 
 class Bench:
     """A server with two tables of some rows: `g` has many groups, `k` few."""
 
-    def __init__(self, server: ServerProcess, rows: int) -> None:
+    def __init__(self, server: ServerProcess, rows: int, rows_of_group: int = ROWS_OF_GROUP) -> None:
         self.server = server
         self.rows = rows
+        self.rows_of_group = rows_of_group
         # Larger than any before: a change of each group's max.
         self.next = 1_000_000
         self.rng = np.random.default_rng(21)
@@ -86,7 +111,7 @@ class Bench:
                     last = min(self.rows, first + STEP)
                     c.execute(
                         f"INSERT INTO {table} "
-                        f"SELECT n, n / {ROWS_OF_GROUP}, n % {FEW_GROUPS}, n * 7919 % 10007 "
+                        f"SELECT n, n / {self.rows_of_group}, n % {FEW_GROUPS}, n * 7919 % 10007 "
                         f"FROM generate_series({first}, {last - 1}) AS s(n)".encode()
                     )
 
@@ -97,7 +122,8 @@ class Bench:
         values = range(self.next, self.next + count)
         self.next += count
         lines = "".join(
-            f"{n}\t{n // ROWS_OF_GROUP}\t{n % FEW_GROUPS}\t{x}\n" for n, x in zip(near, values, strict=True)
+            f"{n}\t{n // self.rows_of_group}\t{n % FEW_GROUPS}\t{x}\n"
+            for n, x in zip(near, values, strict=True)
         )
         sent = time.monotonic()
         with c.cursor().copy(f"COPY {table} FROM STDIN".encode()) as copy:
@@ -120,8 +146,11 @@ class Bench:
     def ticks(self, name: str, table: str, count: int) -> list[float]:
         """How long ticks took until a subscriber of the view had them."""
         found: list[float] = []
+        began = time.monotonic()
         with self.connected() as c, subscribed(self, name) as news:
             for n in range(WARM_TICKS + count):
+                if len(found) >= LEAST_TICKS and time.monotonic() - began > QUERY_SECONDS:
+                    break
                 while not news.empty():
                     news.get_nowait()
                 sent = self.change(c, table)
@@ -131,6 +160,13 @@ class Bench:
                 # Not always at the same place of the clock's interval.
                 time.sleep(0.2 + 0.5 * float(self.rng.random()))
         return found
+
+    def built(self) -> int:
+        """The arrangements that the server has computed, rather than found on disk."""
+        with urllib.request.urlopen(f"{self.server.http_url}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        (found,) = [line for line in lines if line.startswith("tidemill_arrangements_built_total ")]
+        return int(float(found.split()[1]))
 
     def memory(self) -> str:
         """Of the server, its JVM and its workers."""
@@ -176,106 +212,150 @@ def _shown(rows: int) -> str:
     return str(rows)
 
 
-def _sized(
-    tables: Sequence[str],
-    queries: dict[str, str],
-    sizes: Sequence[int],
-    ticks: int,
-    aim: float | None,
-    within: float,
-) -> list[Figure]:
-    """Each query over each size; and how much larger the slowest median is than the fastest."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Queries over tables of every size; each median is within `within` of the others of its query."""
+
+    tables: tuple[str, ...]
+    queries: dict[str, str]
+    aim: float | None
+    within: float
+
+
+_KEYS = {"g": f"{ROWS_OF_GROUP} rows in a group", "k": f"{FEW_GROUPS} groups"}
+
+SIZED = {
+    "groups": Part(
+        ("facts",),
+        {
+            f"GROUP BY, {told}: {what}": query.format(g=g)
+            for g, told in _KEYS.items()
+            for what, query in GROUPS.items()
+        },
+        0.35,
+        1.3,
+    ),
+    "joins": Part(("facts", "others"), JOINS, 0.6, 1.3),
+    "shapes": Part(("facts",), SHAPES, None, 1.5),
+    "global": Part(("facts",), GLOBAL, 0.3, 1.3),
+}
+
+
+def _sized(names: Sequence[str], sizes: Sequence[int], ticks: int) -> list[Figure]:
+    """Each query of these parts over each size; and how much larger the slowest median is than the
+    fastest."""
     figures: list[Figure] = []
-    medians: dict[str, list[float]] = {}
-    for rows in sizes:
+    medians: dict[tuple[str, str], list[float]] = {}
+    tables = tuple(dict.fromkeys(t for name in names for t in SIZED[name].tables))
+    for rows in sizes if names else ():
         with serving() as server:
             bench = Bench(server, rows)
+            began = time.monotonic()
             bench.load(*tables)
-            for what, query in queries.items():
-                with bench.view("v", query) as hydrated:
-                    found = bench.ticks("v", tables[0], ticks)
-                    memory = bench.memory()
-                median = statistics.median(found)
-                medians.setdefault(what, []).append(median)
-                said = "" if aim is None else f"p50 <= {aim * 1000:.0f} ms"
-                figures.append(
-                    Figure(
-                        f"{what}; {_shown(rows)} rows",
-                        f"{p50_p99(found)}; first rows {hydrated:.1f} s; {memory}",
-                        said,
-                        None if aim is None else median <= aim,
+            print(
+                f"  {_shown(rows)} rows in {', '.join(tables)}: {time.monotonic() - began:.0f} s", flush=True
+            )
+            for name in names:
+                part, began = SIZED[name], time.monotonic()
+                for what, query in part.queries.items():
+                    with bench.view("v", query) as hydrated:
+                        found = bench.ticks("v", part.tables[0], ticks)
+                        memory = bench.memory()
+                    median = statistics.median(found)
+                    medians.setdefault((name, what), []).append(median)
+                    aim = part.aim
+                    figures.append(
+                        Figure(
+                            f"{what}; {_shown(rows)} rows",
+                            f"{p50_p99(found)} ({len(found)} ticks); first rows {hydrated:.1f} s; {memory}",
+                            "" if aim is None else f"p50 <= {aim * 1000:.0f} ms",
+                            None if aim is None else median <= aim,
+                        )
                     )
-                )
-                print(f"  {figures[-1].what}: {figures[-1].measured}", flush=True)
-    for what, found in medians.items():
-        ratio = max(found) / min(found)
+                    print(f"  {figures[-1].what}: {figures[-1].measured}", flush=True)
+                print(f"  {name}, {_shown(rows)} rows: {time.monotonic() - began:.0f} s", flush=True)
+    for (name, what), found in medians.items():
+        ratio, within = max(found) / min(found), SIZED[name].within
         figures.append(
             Figure(f"{what}: slowest / fastest size", f"{ratio:.2f}", f"<= {within}", ratio <= within)
         )
     return figures
 
 
-def groups(sizes: Sequence[int], ticks: int) -> list[Figure]:
-    names = {"g": f"{ROWS_OF_GROUP} rows in a group", "k": f"{FEW_GROUPS} groups"}
-    queries = {
-        f"GROUP BY, {told}: {what}": query.format(g=g)
-        for g, told in names.items()
-        for what, query in GROUPS.items()
-    }
-    return _sized(["facts"], queries, sizes, ticks, 0.35, 1.3)
-
-
-def joins(sizes: Sequence[int], ticks: int) -> list[Figure]:
-    return _sized(["facts", "others"], JOINS, sizes, ticks, 0.6, 1.3)
-
-
-def shapes(sizes: Sequence[int], ticks: int) -> list[Figure]:
-    return _sized(["facts"], SHAPES, sizes, ticks, None, 1.5)
-
-
-def global_(sizes: Sequence[int], ticks: int) -> list[Figure]:
-    return _sized(["facts"], GLOBAL, sizes, ticks, 0.3, 1.3)
-
-
-def many(sizes: Sequence[int], ticks: int) -> list[Figure]:
-    """Different views over one table, and a tick each second."""
-    rows = sizes[min(1, len(sizes) - 1)]
-    with serving() as server:
-        bench = Bench(server, rows)
-        bench.load("facts")
-        with bench.connected() as c:
-            for n in range(MANY_VIEWS):
-                c.execute(
-                    f"CREATE MATERIALIZED VIEW v{n} AS SELECT g, count(*) AS n, sum(x + {n}) AS s FROM facts "
-                    f"WHERE x <> {n} GROUP BY g".encode()
-                )
-            for n in range(MANY_VIEWS):
-                c.execute(f"SELECT count(*) FROM v{n}".encode()).fetchall()
-            lags: list[float] = []
-            for _ in range(ticks):
+def many(*, quick: bool) -> list[Figure]:
+    """Different views over one table that gets rows every second."""
+    rows = QUICK_SIZES[-1] if quick else MANY_ROWS
+    seconds = 10 if quick else MANY_SECONDS
+    figures: list[Figure] = []
+    for told, queries, counts in (("sums", ALIKE, MANY_VIEWS), ("of seven shapes", MIXED, MANY_VIEWS)):
+        with serving() as server:
+            bench = Bench(server, rows, MANY_ROWS_OF_GROUP)
+            bench.load("facts")
+            made = 0
+            for count in counts:
                 began = time.monotonic()
-                bench.change(c, "facts")
+                with bench.connected() as c:
+                    c.execute(f"SET statement_timeout = {int(FIRST_SECONDS * 1000)}".encode())
+                    for n in range(made, count):
+                        query = queries[n % len(queries)].format(n=n)
+                        c.execute(f"CREATE MATERIALIZED VIEW v{n} AS {query}".encode())
+                    for n in range(made, count):
+                        c.execute(f"SELECT count(*) FROM v{n}".encode()).fetchall()
+                made, hydrated = count, time.monotonic() - began
+                lags, unfinished = _lags(bench, seconds)
+                late = percentile(lags, 99)
+                figures.append(
+                    Figure(
+                        f"{count} views ({told}) over {_shown(rows)} rows, {CHANGES} changes a second, "
+                        f"{seconds} s: until all have a change",
+                        f"{p50_p99(lags)}; {unfinished} seconds without an end; "
+                        f"first rows {hydrated:.1f} s; {bench.memory()}",
+                        "p99 <= 2.5 s",
+                        late <= 2.5 and not unfinished,
+                    )
+                )
+                print(f"  {figures[-1].what}: {figures[-1].measured}", flush=True)
+    return figures
+
+
+def _lags(bench: Bench, seconds: int) -> tuple[list[float], int]:
+    """Changes each second, whether or not the views have the last ones: how long until all views had them;
+    and how many of them some view did not have LATE_SECONDS after the last."""
+    waiting: list[tuple[int, float]] = []
+    lags: list[float] = []
+    lock, over = threading.Lock(), threading.Event()
+
+    def write() -> None:
+        with bench.connected() as c:
+            begin = time.monotonic()
+            for n in range(WARM_TICKS + seconds):
+                over.wait(max(0.0, begin + n - time.monotonic()))
+                sent = bench.change(c, "facts")
                 ((asked,),) = c.execute("SELECT mz_now()").fetchall()
-                while True:
-                    found = c.execute(
-                        "SELECT count(*) FROM mz_internal.mz_frontiers AS f JOIN mz_materialized_views AS v "
-                        "ON f.object_id = v.id WHERE f.write_frontier <= %s::mz_timestamp",
-                        [str(asked)],
-                    ).fetchall()
-                    if found == [(0,)]:
-                        break
-                    time.sleep(0.02)
-                lags.append(time.monotonic() - began)
-                time.sleep(max(0.0, began + 1 - time.monotonic()))
-            memory = bench.memory()
-    late = percentile(lags, 99)
-    what = f"{MANY_VIEWS} views over {_shown(rows)} rows, until all have a tick"
-    return [Figure(what, f"{p50_p99(lags)}; {memory}", "p99 <= 2.5 s", late <= 2.5)]
+                with lock:
+                    waiting.append((int(str(asked)), sent if n >= WARM_TICKS else 0.0))
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    deadline = time.monotonic() + WARM_TICKS + seconds + LATE_SECONDS
+    with bench.connected() as c:
+        while (writer.is_alive() or waiting) and time.monotonic() < deadline:
+            frontiers = c.execute(
+                "SELECT f.write_frontier::text FROM mz_internal.mz_frontiers AS f "
+                "JOIN mz_materialized_views AS v ON f.object_id = v.id"
+            ).fetchall()
+            now, least = time.monotonic(), min(int(str(f)) for (f,) in frontiers)
+            with lock:
+                lags += [now - sent for at, sent in waiting if at < least and sent]
+                waiting[:] = [(at, sent) for at, sent in waiting if at >= least]
+            time.sleep(0.05)
+    over.set()
+    writer.join()
+    return lags or [float("inf")], len(waiting)
 
 
-def restart(sizes: Sequence[int], ticks: int) -> list[Figure]:
+def restart(rows: int, ticks: int) -> list[Figure]:
     """kill -9 with a join; from when SQL answers to the view's next change."""
-    rows = sizes[-1]
     with serving() as server:
         bench = Bench(server, rows)
         bench.load("facts", "others")
@@ -295,31 +375,32 @@ def restart(sizes: Sequence[int], ticks: int) -> list[Figure]:
             c.execute(b"SELECT count(*) FROM v").fetchall()
         took = time.monotonic() - began
         after = bench.ticks("v", "facts", ticks)
-        memory = bench.memory()
+        memory, built = bench.memory(), bench.built()
     return [
         Figure(
             f"kill -9 with a join of {_shown(rows)} rows: SQL answers -> the next answer",
-            ms(took),
-            "<= 10 s",
-            took <= 10,
+            f"{ms(took)}; {built} arrangements computed",
+            "<= 10 s, none",
+            took <= 10 and not built,
         ),
         Figure("... ticks after it", f"{p50_p99(after)}; {memory}", "", None),
     ]
 
 
-PARTS: dict[str, Callable[[Sequence[int], int], list[Figure]]] = {
-    "groups": groups,
-    "joins": joins,
-    "shapes": shapes,
-    "global": global_,
-    "many": many,
-    "restart": restart,
-}
+OTHERS = ("many", "restart")
 
 
 def measure(*, quick: bool = False, only: Sequence[str] = (), sizes: Sequence[int] = ()) -> list[Figure]:
-    unknown = set(only) - set(PARTS)
+    known = (*SIZED, *OTHERS)
+    unknown = set(only) - set(known)
     if unknown:
-        raise SystemExit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    chosen = tuple(sizes) or (QUICK_SIZES if quick else SIZES)
-    return [figure for part in (only or PARTS) for figure in PARTS[part](chosen, 3 if quick else 30)]
+        raise SystemExit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    chosen, ticks = tuple(sizes) or (QUICK_SIZES if quick else SIZES), 3 if quick else 20
+    wanted = only or known
+    figures = _sized([name for name in SIZED if name in wanted], chosen, ticks)
+    for name in OTHERS:
+        if name in wanted:
+            began = time.monotonic()
+            figures += many(quick=quick) if name == "many" else restart(chosen[-1], ticks)
+            print(f"  {name}: {time.monotonic() - began:.0f} s", flush=True)
+    return figures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from arranged import KEY, ArrangedShard, counted, hashes_of
 from support.shards import append
 from tidemill import caches, failpoints
 from tidemill.arrangements import (
+    Arrangement,
     ArrangementFacts,
     ArrangementLost,
     Arrangements,
@@ -24,6 +26,7 @@ from tidemill.arrangements import (
     key_hash,
     store,
 )
+from tidemill.arrangements.contents import FOLD_ROWS
 from tidemill.query.multiset import NegativeMultiplicity, SourceError
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -325,3 +328,101 @@ def test_readers_of_the_same_share_one(tmp_path: Path) -> None:
     assert counted(second.lookup(hashes_of([1]), 6)) == Counter({(1, "a"): 1, (1, "b"): 1})
     assert counted(second.lookup(hashes_of([1]), 5)) == Counter({(1, "a"): 1})
     arrangements.close()
+
+
+NOTHING = pa.table(
+    {
+        "k": pa.array([], pa.int64()),
+        "v": pa.array([], pa.string()),
+        "mz_timestamp": pa.array([], pa.int64()),
+        "mz_diff": pa.array([], pa.int64()),
+    }
+)
+
+
+def _computed(rows: int) -> Callable[[], list[tuple[pa.Table, np.ndarray]]]:
+    table = pa.table({"k": np.arange(rows), "v": ["x"] * rows, "mz_diff": np.ones(rows, np.int64)})
+    return lambda: [(table, key_hash(table, KEY))]
+
+
+def _bring(to: Arrangement, key: int, at: int, upper: int) -> None:
+    """A row of that key comes at a time, and the reader passes it."""
+    change = pa.table({"k": [key], "v": ["new"], "mz_timestamp": [at], "mz_diff": [1]})
+    to.append(change, key_hash(change, KEY), upper)
+    to.compact(upper)
+
+
+def test_what_one_query_computes_is_kept_at_one_time(source: ArrangedShard, tmp_path: Path) -> None:
+    """However much there is of each, and not before the query has committed what it was told."""
+    first = arrangements_in(tmp_path)
+    fill, inputs = _computed(3), [source.shard]
+    small = first.private("small", SCHEMA, 5, fill, inputs, reader="v")
+    large = first.private("large", SCHEMA, 5, fill, inputs, reader="v")
+    _bring(small, 1, 6, 8)
+    many = pa.table(
+        {
+            "k": np.arange(FOLD_ROWS),
+            "v": ["y"] * FOLD_ROWS,
+            "mz_timestamp": np.full(FOLD_ROWS, 6),
+            "mz_diff": np.ones(FOLD_ROWS, np.int64),
+        }
+    )
+    large.append(many, key_hash(many, KEY), 8)
+    large.compact(8)
+    first.tend()
+    first.tend()
+    assert (small.kept, large.kept) == (8, 8)
+    for each in (small, large):
+        _bring(each, 2, 9, 11)
+    # One of them is ahead when the process dies.
+    _bring(small, 3, 12, 14)
+    first.tend(keep=True)
+    assert (small.kept, large.kept) == (8, 8), "perhaps nobody has committed that yet"
+    first.tend(keep=True)
+    assert (small.kept, large.kept) == (11, 11)
+    source.forget_holds()
+    second = arrangements_in(tmp_path)
+    found = [second.private(n, SCHEMA, 13, fill, inputs, 3, "v") for n in ("small", "large")]
+    assert [f.since for f in found] == [11, 11] and second.built == 0
+    assert counted(found[0].lookup(hashes_of([1, 2, 3]), 11)) == Counter(
+        {(1, "x"): 1, (1, "new"): 1, (2, "x"): 1, (2, "new"): 1}
+    )
+
+
+def test_time_that_passed_without_a_change_is_no_reason_to_compute(
+    source: ArrangedShard, tmp_path: Path
+) -> None:
+    """A view advances without an entry in its log while nothing changes, and its last time is the earlier
+    one after a crash."""
+    first = arrangements_in(tmp_path)
+    fill, inputs = _computed(3), [source.shard]
+    reader = first.private("sums", SCHEMA, 5, fill, inputs, reader="v")
+    _bring(reader, 1, 6, 8)
+    reader.append(NOTHING, key_hash(NOTHING, KEY), 500)
+    reader.compact(500)
+    first.tend()
+    first.tend(keep=True)
+    assert reader.kept == 500
+    source.forget_holds()
+    second = arrangements_in(tmp_path)
+    found = second.private("sums", SCHEMA, 8, fill, inputs, 3, "v")
+    assert (found.since, second.built) == (8, 0)
+    assert counted(found.lookup(hashes_of([1]), 8)) == Counter({(1, "x"): 1, (1, "new"): 1})
+    # Before the change it was another one.
+    second.private("sums", SCHEMA, 6, fill, inputs, 3, "v")
+    assert second.built == 1
+
+
+def test_queries_that_share_nothing_do_not_hold_each_other_back(
+    source: ArrangedShard, tmp_path: Path
+) -> None:
+    store = arrangements_in(tmp_path)
+    fill, inputs = _computed(3), [source.shard]
+    named = (("a", "v"), ("b", "w"), ("c", ""))
+    opened = [store.private(n, SCHEMA, 5, fill, inputs, reader=r) for n, r in named]
+    other = store.private("d", SCHEMA, 5, fill, inputs, reader="")
+    for number, each in enumerate(opened):
+        _bring(each, 1, 6, 8 + number)
+    store.tend(keep=True)
+    store.tend(keep=True)
+    assert [each.kept for each in (*opened, other)] == [8, 9, 10, 5]

@@ -14,6 +14,7 @@ from tidemill.query.multiset import add_up, expand
 from tidemill.query.read import ConstantInput
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
+from tidemill.query.stage_queue import StageQueue
 from tidemill.sql.bind import BoundQuery
 from tidemill.sql.bind.incremental import KeyedStage, keyed_stages
 from tidemill.subscribe.key_local import KeyLocalFollower
@@ -70,7 +71,7 @@ class StageWorld:
         }
 
         def open_stages(at: int) -> Sequence[RunningStage]:
-            return running_stages(self.spark, stages, relations, partial(index, at), whole)
+            return running_stages(StageQueue(self.spark), stages, relations, partial(index, at), whole)
 
         inputs = {
             p: Told(self.descs[r], [u for u in self.found[r] if u[1] >= 1], uppers)

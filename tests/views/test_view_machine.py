@@ -55,11 +55,11 @@ def finish(machine: ViewMachine) -> None:
 
 
 class ViewModel(RuleBasedStateMachine):
-    @initialize(query=st.sampled_from(sorted(QUERIES)), in_parts=st.booleans())
-    def begin(self, query: str, in_parts: bool) -> None:
+    @initialize(query=st.sampled_from(sorted(QUERIES)), in_parts=st.booleans(), leaps=st.booleans())
+    def begin(self, query: str, in_parts: bool, leaps: bool) -> None:
         self.folder = tempfile.mkdtemp(dir=memory_folder())
         self.world = World(Path(self.folder) / "data")
-        self.world.in_parts = in_parts
+        self.world.in_parts, self.world.leaps = in_parts, leaps
         self.query = query
         self.world.commit({"a": Counter({(1, 2): 1}), "b": Counter({(1, 5): 1})})
         self.world.create("view", query)
@@ -284,6 +284,29 @@ def test_an_error_stays_until_its_cause_is_gone_over_restarts(world: World) -> N
     assert machine.health.error is None
     assert held(machine.shard, good, machine.readable) == Counter({(1, 6): 1, (3, 8): 1})
     judge(world, "filtered", machine.shard, machine.readable)
+    machine.close()
+    world.close()
+
+
+def test_a_follower_goes_on_behind_an_error(world: World) -> None:
+    """The one that met it, with all that has changed meanwhile."""
+    world.leaps = True
+    world.create("view", "summed")
+    machine = world.machine("view")
+    finish(machine)
+    for _ in range(2):
+        bad = world.commit({"a": Counter({(2, BAD): 1})})
+        finish(machine)
+        assert machine.health == ViewHealth(BAD_TEXT, bad)
+        world.commit({"a": Counter({(3, 7): 1, (2, BAD): 1})})
+        finish(machine)
+        assert machine.health == ViewHealth(BAD_TEXT, bad)
+        world.commit({"a": Counter({(2, BAD): -2}), "b": Counter({(3, 1): 1})})
+        world.commit({"b": Counter({(4, 1): 1})})
+        finish(machine)
+        assert machine.health.error is None
+        judge(world, "summed", machine.shard, machine.readable)
+    assert len(_program(machine).followed) == 1
     machine.close()
     world.close()
 

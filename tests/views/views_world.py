@@ -25,7 +25,9 @@ from tidemill.persist.holds import Hold
 from tidemill.persist.part import Part
 from tidemill.persist.shard import Shard
 from tidemill.query.multiset import SourceError, add_up, check_errors
+from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import CollectionFollower, Follower
+from tidemill.subscribe.leaping import CannotLeap, StillFailing
 from tidemill.types.arrow import DIFF_COLUMN
 from tidemill.types.model import INT4, Column, RelationDesc
 from tidemill.views.error_follower import stamped
@@ -166,7 +168,68 @@ class PyProgram:
     def follow(self, from_: int, before: Callable[[], pa.Table]) -> Follower:
         self.followed.append(from_)
         followers = [CollectionFollower(i.shard, NAMES, from_, i.complete) for i in self.inputs]
-        return QueryFollower(followers, self.answer, from_, before(), self.now)
+        kind = LeapingQuery if self.world.leaps else QueryFollower
+        return kind(followers, self.answer, from_, before(), self.now)
+
+
+class LeapingQuery(QueryFollower):
+    """It can go on behind an error, but not for ever."""
+
+    def __init__(
+        self,
+        inputs: Sequence[Follower],
+        evaluate: Callable[[int], pa.Table],
+        from_: int,
+        before: pa.Table,
+        now: Callable[[], int],
+    ) -> None:
+        super().__init__(inputs, evaluate, from_, before, now)
+        self._failure: NoAnswer | None = None
+        self._leapt = from_
+
+    def advance(self) -> CollectionChanges | None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return super().advance()
+        except NoAnswer as e:
+            at = self._leapt = self._failed_at
+            self._failure = e
+            if at == self.frontier:
+                raise
+            lower, self.frontier = self.frontier, at
+            return CollectionChanges(stamped(self._before.slice(0, 0), lower), lower, at)
+
+    def _at(self, at: int) -> CollectionChanges:
+        self._failed_at = at
+        return super()._at(at)
+
+    def leap(self) -> CollectionChanges | StillFailing | None:
+        if len(self._times) > 3:
+            raise CannotLeap
+        failure, self._failure = self._failure, None
+        lower, self.frontier = self.frontier, max(self._leapt, self.frontier + 1)
+        first = self.frontier
+        try:
+            found = super().advance()
+        except NoAnswer as e:
+            self._failure, self._leapt = e, self._failed_at + 1
+            return StillFailing(self._failed_at, self._leapt, e)
+        finally:
+            upper, self.frontier = self.frontier, lower
+        if (
+            found is not None
+            and not found.updates.num_rows
+            and upper - 1 != getattr(self, "_failed_at", None)
+        ):
+            # Time passes.
+            self._failure, self._leapt = failure, upper
+            return StillFailing(first, upper)
+        if found is None:
+            self._failure = failure
+            return None
+        self.frontier = upper
+        return CollectionChanges(found.updates, lower, upper)
 
 
 class World:
@@ -178,6 +241,8 @@ class World:
         self.service: Views | None = None
         # Before which the tables were last said to be complete.
         self.said = 0
+        # Followers leap.
+        self.leaps = False
         # Views write their first rows as parts themselves.
         self.in_parts = False
         self._open()

@@ -45,10 +45,11 @@ HASH_FIELD = pa.field("mz_key_hash", pa.uint64())
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`about` says what the rows are. `upper`: they are the contents just before it. `marks`: what the
-    collections that they come from had then (`Base.marks`)."""
+    """`about` says what the rows are. `upper`: they are the contents just before it, and before every time
+    from `since` on. `marks`: what the collections that they come from had then (`Base.marks`)."""
 
     about: dict[str, Any]
+    since: int
     upper: int
     runs: tuple[RunFacts, ...]
     marks: dict[str, str | None]
@@ -59,8 +60,8 @@ def read_manifest(folder: str) -> Manifest | None:
     found = get_small(folder, MANIFEST)
     if found is None:
         return None
-    about, upper, runs, marks = found[0]
-    return Manifest(about, upper, tuple(RunFacts(*run) for run in runs), marks)
+    about, since, upper, runs, marks = found[0]
+    return Manifest(about, since, upper, tuple(RunFacts(*run) for run in runs), marks)
 
 
 class Base:
@@ -72,8 +73,10 @@ class Base:
         self.stored = pa.schema([HASH_FIELD, *schema])
         # Newest first.
         self.runs: tuple[HashRun, ...] = ()
-        # The time of the manifest, which a later process would find; None without one.
+        # The time of the manifest, which a later process would find; None without one. The rows are the
+        # contents just before all times from `since` on, too: until then nothing changed.
         self.kept: int | None = None
+        self.since = 0
         # For each collection something that it has now and will have, and that no other history of it has.
         self.marks: Callable[[], dict[str, str | None]] = dict
 
@@ -87,7 +90,7 @@ class Base:
         if None in runs:
             return None
         base.runs = tuple(run for run in runs if run is not None)
-        base.kept = manifest.upper
+        base.since, base.kept = manifest.since, manifest.upper
         base._remove_others()
         return base
 
@@ -104,13 +107,13 @@ class Base:
         OSError."""
         os.makedirs(self.folder, exist_ok=True)
         run = write_run(self.folder, str(upper), self.stored, batches, HashRun)
-        self._keep(() if run is None else (run,), upper)
+        self._keep(() if run is None else (run,), upper, upper)
 
-    def add(self, rows: pa.Table, hashes: np.ndarray, upper: int) -> tuple[HashRun, ...]:
-        """Rows with which the contents are those just before `upper`. Returns runs that should be merged
-        later. Raises OSError; then nothing has changed."""
+    def add(self, rows: pa.Table, hashes: np.ndarray, since: int, upper: int) -> tuple[HashRun, ...]:
+        """Rows with which the contents are those just before `upper`, and before all times from `since` on.
+        Returns runs that should be merged later. Raises OSError; then nothing has changed."""
         if not len(hashes):
-            self._keep(self.runs, upper)
+            self._keep(self.runs, since, upper)
             return ()
         os.makedirs(self.folder, exist_ok=True)
         fresh = HashRun(cut(sorted_batch(rows, hashes, self.stored)))
@@ -119,7 +122,7 @@ class Base:
         new = write_run(self.folder, str(upper), self.stored, merged(group), HashRun)
         failpoints.hit(FP_ADDED)
         try:
-            self._keep(rest if new is None else (new, *rest), upper)
+            self._keep(rest if new is None else (new, *rest), since, upper)
         except OSError:
             self._remove([] if new is None else [new])
             raise
@@ -144,14 +147,14 @@ class Base:
             self._remove([] if new is None else [new])
             return
         rest = self.runs[at + len(old) :]
-        self._keep((*self.runs[:at], *(() if new is None else (new,)), *rest), self.kept)
+        self._keep((*self.runs[:at], *(() if new is None else (new,)), *rest), self.since, self.kept)
 
-    def _keep(self, runs: tuple[HashRun, ...], upper: int) -> None:
+    def _keep(self, runs: tuple[HashRun, ...], since: int, upper: int) -> None:
         facts = [[f.name, f.rows, f.bytes, f.crc] for run in runs if (f := run.facts) is not None]
-        put_small(self.folder, MANIFEST, [self.about, upper, facts, self.marks()])
+        put_small(self.folder, MANIFEST, [self.about, since, upper, facts, self.marks()])
         failpoints.hit(FP_KEPT)
         gone = [run for run in self.runs if run not in runs]
-        self.runs, self.kept = runs, upper
+        self.runs, self.since, self.kept = runs, since, upper
         self._remove(gone)
 
     def _remove(self, runs: Sequence[HashRun]) -> None:

@@ -55,20 +55,22 @@ class DiskFull(Unavailable):
 
 
 class Contents:
-    def __init__(self, base: Base, upper: int, holds: Sequence[Hold]) -> None:
+    def __init__(self, base: Base, upper: int, holds: Sequence[Hold], *, alone: bool = True) -> None:
         """`base` has the contents just before `upper`. `holds` are on the collections that the rows come
-        from, just before the time of the base on disk; they move with it."""
+        from, just before the time of the base on disk; they move with it. Unless it is `alone`, someone calls
+        `fold` for it and others at one time."""
         self.schema = base.schema
+        self.alone = alone
         self.upper = upper
         self.folder = base.folder
         # The ids of the shards that the rows come from.
         self.inputs: list[str] = base.about["inputs"]
         self._base = base
         self._holds = holds
-        # Newest first, all at or after `_folded`.
+        # Newest first: all updates that are not in the base, each after those that are.
         self._pieces: list[TimedPiece] = []
-        # The base has all updates before it, and no others.
-        self._folded = upper
+        # What was needed when someone last asked; by now its readers have done with what is before it.
+        self.passed = upper
         # The time that each reader still needs; a reader that was cut off is not here.
         self._readers: dict[int, int] = {}
         # Who they are.
@@ -83,7 +85,7 @@ class Contents:
     @property
     def since(self) -> int:
         """Before it no reader can begin."""
-        return self._folded
+        return self._base.since
 
     @property
     def kept(self) -> int | None:
@@ -115,7 +117,7 @@ class Contents:
     def join(self, at: int, name: str) -> int | None:
         """A new reader at `at`; None if the contents there are not known any more."""
         with self._lock:
-            if at < self._folded:
+            if at < self.since:
                 return None
             self._last_reader += 1
             self._readers[self._last_reader] = at
@@ -176,14 +178,14 @@ class Contents:
         where they are known from. `holds` replace the present ones. False if that has changed meanwhile, or
         the disk refuses; then the holds are released."""
         with self._lock:
-            if since != self._folded or at >= since:
+            if since != self.since or at >= since:
                 release(holds)
                 return False
             rows = pa.table([updates.column(name) for name in self.schema.names], schema=self.schema)
             less = pa.array(-contiguous(rows.column(DIFF_COLUMN)).to_numpy())
             less = rows.set_column(rows.num_columns - 1, self.schema.field(DIFF_COLUMN), less)
             try:
-                self._unmerged = self._base.add(less, hashes, at)
+                self._unmerged = self._base.add(less, hashes, at, at)
             except OSError as error:
                 log.warning("an arrangement in %s does not go back: %s", self.folder, error)
                 release(holds)
@@ -193,7 +195,6 @@ class Contents:
             if len(hashes):
                 times = contiguous(updates.column(TIME_COLUMN)).to_numpy()
                 self._pieces = add_piece(self._pieces, TimedPiece.of(rows, hashes, times))
-            self._folded = at
             return True
 
     def _limit(self, reader: int | None) -> None:
@@ -211,35 +212,56 @@ class Contents:
         with self._lock:
             if reader in self._readers:
                 self._readers[reader] = to
-            self._fold(FOLD_ROWS)
+            if self.alone or sum(piece.bytes for piece in self._pieces) > TAIL_BYTES // 2:
+                self._fold(FOLD_ROWS, self._needed())
+
+    @property
+    def unfolded(self) -> int:
+        """How many updates are not in the base."""
+        return sum(map(len, self._pieces))
+
+    def _needed(self) -> int:
+        return min(self._readers.values(), default=self.upper)
+
+    @property
+    def needed(self) -> int:
+        """The earliest time that is still needed."""
+        with self._lock:
+            return self._needed()
 
     def keep(self) -> None:
         """Bring what is on disk to the earliest time that is still needed."""
-        with self._lock:
-            self._fold(0)
+        self.fold(self.needed)
 
-    def _fold(self, least: int) -> None:
-        """Move the updates that all readers have passed to the base, from `least` on."""
-        to = min(self._readers.values(), default=self.upper)
+    def fold(self, to: int) -> None:
+        """Bring what is on disk to a time that no reader is before."""
+        with self._lock:
+            if to >= self.since:
+                self._fold(0, min(to, self._needed()))
+
+    def look(self) -> None:
+        """Remember what is needed now."""
+        self.passed = self.needed
+
+    def _fold(self, least: int, to: int) -> None:
+        """Move the updates before `to` to the base, from `least` on."""
         parts = [piece.split(to) for piece in self._pieces]
         early = [piece for piece, _ in parts if piece is not None]
         count = sum(map(len, early))
         if count < least or (not count and self._base.kept == to):
-            if not count:
-                self._folded = to
             return
         one = TimedPiece.merged(early) if early else None
         rows = self.schema.empty_table() if one is None else one.rows
         hashes = np.zeros(0, np.uint64) if one is None else one.hashes
+        since = self._base.since if one is None else int(one.times.max()) + 1
         try:
-            self._unmerged = self._base.add(rows, hashes, to)
+            self._unmerged = self._base.add(rows, hashes, since, to)
         except OSError as error:
             log.warning("an arrangement in %s does not advance on disk: %s", self.folder, error)
             self._refused = error
             return
         self._refused = None
         self._pieces = [piece for _, piece in parts if piece is not None]
-        self._folded = to
         for hold in self._holds:
             hold.advance(max(hold.at, to - 1))
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 from tidemill import caches
 from tidemill.arrangements.arrangement import Arrangement
 from tidemill.arrangements.base import Base, Manifest, read_manifest
-from tidemill.arrangements.contents import Contents, release
+from tidemill.arrangements.contents import FOLD_ROWS, Contents, release
 from tidemill.arrangements.fill import Filling, Rows, catch_up, fill, rewind, rows_of
 from tidemill.errors import Internal, TidemillError
 from tidemill.persist.holds import Hold
@@ -37,7 +37,7 @@ from tidemill.types.arrow import DIFF_COLUMN, shard_schema
 log = logging.getLogger(__name__)
 
 # The version of the files and of the hashes; other versions are removed.
-FORMAT = "2"
+FORMAT = "3"
 
 # An arrangement without readers stays for so long, and holds the collection's history: a subscription that is
 # started again, or a view that had an error, continues with it.
@@ -117,6 +117,8 @@ class Arrangements:
         self._closed = threading.Event()
         self._worker: threading.Thread | None = None
         self._rested = self._kept = time.monotonic()
+        # How many were computed, rather than found on disk.
+        self.built = 0
         # By their folders.
         self._found: dict[str, _Found] = {}
         self._look()
@@ -239,7 +241,7 @@ class Arrangements:
             if base is None or base.kept is None or holds is None:
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
-            yield Contents(base, base.kept, holds)
+            yield Contents(base, base.kept, holds, alone=about["name"] == _SHARED)
 
     def _opened(
         self, folder: str, schema: pa.Schema, about: dict[str, Any], inputs: Sequence[Shard]
@@ -288,7 +290,10 @@ class Arrangements:
             if isinstance(error, TidemillError):
                 shutil.rmtree(base.folder, ignore_errors=True)
             raise
-        return Contents(base, at, holds)
+        with self._lock:
+            self.built += 1
+        # Without inputs no later process uses it.
+        return Contents(base, at, holds, alone=about["name"] == _SHARED or not inputs)
 
     def _reader(self, named: _Named, contents: Contents, reader: tuple[int, int]) -> Arrangement:
         number, at = reader
@@ -358,10 +363,14 @@ class Arrangements:
         contents = self._all()
         for each in contents:
             each.merge()
-        if keep or now - self._kept >= KEEP_SECONDS:
+        keep = keep or now - self._kept >= KEEP_SECONDS
+        if keep:
             self._kept = now
-            for each in contents:
-                each.keep()
+        for group in together(contents):
+            if keep or (not group[0].alone and sum(each.unfolded for each in group) >= FOLD_ROWS):
+                _keep(group)
+        for each in contents:
+            each.look()
         if now - self._rested >= REST_SECONDS:
             self._rested = now
             for each in contents:
@@ -432,9 +441,10 @@ class Arrangements:
         self._closed.set()
         if self._worker is not None:
             self._worker.join()
-        for contents in self._all():
-            contents.keep()
-            contents.close()
+        for group in together(self._all()):
+            _keep(group)
+            for contents in group:
+                contents.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +479,27 @@ class ArrangementsOf:
 
     def hold(self, shard: Shard) -> None:
         self.all.hold(shard)
+
+
+def _keep(group: Sequence[Contents]) -> None:
+    """Bring what is on disk to the present. Rows that are computed stand a little earlier: the view may not
+    have committed yet what it has just been told, and they cannot go back."""
+    to = min(each.needed if each.alone else each.passed for each in group)
+    for each in group:
+        each.fold(to)
+
+
+def together(contents: Iterable[Contents]) -> list[list[Contents]]:
+    """Computed ones with a reader in common (that has a name), which are kept at one time: a later process
+    can only use those of a query that are. The others are each alone."""
+    groups: list[tuple[set[str], list[Contents]]] = []
+    for each in contents:
+        names = set[str]() if each.alone else set(each.names.values()) - {""}
+        joined = [group for group in groups if not names.isdisjoint(group[0])]
+        groups = [group for group in groups if names.isdisjoint(group[0])]
+        members = [member for _, group in joined for member in group]
+        groups.append((names.union(*(group[0] for group in joined)), [*members, each]))
+    return [group for _, group in groups]
 
 
 def _about(inputs: Sequence[Shard], schema: pa.Schema, name: str, key: list[str]) -> dict[str, Any]:

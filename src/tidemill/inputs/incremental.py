@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,14 +28,13 @@ from tidemill.catalog.items import (
 from tidemill.catalog.sidecars import DEBEZIUM, MATERIALIZE
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import LimitExceeded, TidemillError, Unavailable
+from tidemill.inputs.collections import Collections
 from tidemill.inputs.opened import open_inputs
-from tidemill.persist.holds import Hold
 from tidemill.persist.snapshot import InvalidAsOf
-from tidemill.query.keyed_changes import evaluate_keys
 from tidemill.query.multiset import add_up
-from tidemill.query.run import collect, run
+from tidemill.query.run import run
 from tidemill.sql.bind import BoundQuery, linearity
-from tidemill.sql.bind.accumulated import STATE, AccumulatedQuery, Extreme, accumulated
+from tidemill.sql.bind.accumulated import STATE, AccumulatedQuery, accumulated
 from tidemill.sql.bind.incremental import KeyedStage, keyed_stages
 from tidemill.sql.plan.explain import explain_key, explain_rules
 from tidemill.sql.plan.unkept import NotIncremental
@@ -52,6 +51,8 @@ if TYPE_CHECKING:
     from tidemill.inputs.queries import QueryRuntime
 
 _log = logging.getLogger(__name__)
+
+_Stored: TypeAlias = Table | Source | SourceTable | MaterializedView
 
 # The answer of one stage, where all of it is needed at once.
 MAX_STAGE_BYTES = 512 << 20
@@ -167,8 +168,6 @@ def sums_to_follow(catalog: CatalogState, bound: BoundQuery) -> AccumulatedQuery
 def describe_sums(catalog: CatalogState, bound: BoundQuery, query: AccumulatedQuery) -> list[str]:
     relations = [catalog.relation(i).name for i in dict.fromkeys(bound.inputs.values())]
     groups = f"for each {explain_key(query.shown)}" if query.shown else "of all rows"
-    if query.extremes:
-        groups += ", and the least and greatest values, which are read again when they are used up"
     reads = [f"    reads {name}, its changes alone" for name in relations]
     return ["by adding changes to sums", f"  Sums {groups}", *reads]
 
@@ -185,7 +184,10 @@ def follow_sums(
     cannot run the query over the sums."""
 
     def evaluate(state: pa.Table) -> pa.Table:
-        return evaluate_keys(runtime.spark, query.text, {STATE: state}, query.schema)
+        # Projections and filters.
+        return runtime.stages.evaluate(
+            query.text, {STATE: state}, query.schema, of=id(query), row_by_row=True
+        )
 
     def first() -> Iterator[tuple[pa.Table, np.ndarray]]:
         opened = open_inputs(runtime.collections, catalog, query.changes, from_ - 1)
@@ -204,32 +206,42 @@ def follow_sums(
         raise
     except TidemillError as e:
         raise NotIncremental(e.primary) from e
-    shards = {p: f.relation for p, f in followers.items()}
-    items = [runtime.collections.shard(_stored(catalog, i)) for i in dict.fromkeys(bound.inputs.values())]
-    name = f"{_SUMS} {sorted(shards.items())}: {query.first}"
-    state = runtime.arrangements.private(name, query.state, from_, first, items)
-
-    def best(extreme: Extreme, at: int, count: int) -> pa.Table:
-        asked = query.best(extreme, count)
-        opened = open_inputs(runtime.collections, catalog, asked, at)
-        try:
-            return collect(runtime.spark, asked.sql(), opened.inputs, asked.columns)
-        finally:
-            opened.close()
-
-    holds: list[Hold] = []
+    names = {p: f.relation for p, f in followers.items()}
+    items = {p: _stored(catalog, i) for p, i in bound.inputs.items()}
+    shards = list(dict.fromkeys(runtime.collections.shard(item) for item in items.values()))
+    name = f"{_SUMS} {sorted(names.items())}: {query.first}"
+    earliest = min(from_, max(shard.since for shard in shards) + 1)
+    state = runtime.arrangements.private(name, query.state, from_, first, shards, earliest)
     try:
-        if query.extremes:
-            holds = [follower.hold() for follower in dict.fromkeys(followers.values())]
+        begin = state.since
+        if begin < from_:
+            # What an earlier process has left is brought to the present, and not told again.
+            earlier = _followed(runtime.collections, items, begin)
+            for follower in followers.values():
+                follower.close()
+            followers = earlier
         branches = linearity(query.changes).branches
-        linear = LinearFollower(runtime.evaluations, query.changes.columns, branches, followers, from_)
-        names = told_names(bound.columns)
-        return AccumulatingFollower(query, linear, state, evaluate, names, best, holds)
+        linear = LinearFollower(runtime.evaluations, query.changes.columns, branches, followers, begin)
+        return AccumulatingFollower(query, linear, state, evaluate, told_names(bound.columns), from_)
     except BaseException:
         state.close()
-        for hold in holds:
-            hold.release()
         raise
+
+
+def _followed(
+    collections: Collections, items: Mapping[str, _Stored], from_: int
+) -> dict[str, CollectionFollower]:
+    """Followers by placeholder, of each relation one. Raises InvalidAsOf."""
+    found: dict[str, CollectionFollower] = {}
+    try:
+        for item in items.values():
+            if item.id not in found:
+                found[item.id] = collections.follow(item, from_)
+    except BaseException:
+        for follower in found.values():
+            follower.close()
+        raise
+    return {placeholder: found[item.id] for placeholder, item in items.items()}
 
 
 class _Stages:
@@ -249,8 +261,8 @@ class _Stages:
         self._bound = bound
         self._stages = stages
         self._by_name = {s.stage.name: s for s in stages}
-        # The index of the one inner stage, when it is open already.
-        self._ready: Arrangement | None = None
+        # The indexes of inner stages that are open already, by the stage and the key.
+        self._ready: dict[tuple[str, tuple[str, ...]], Arrangement] = {}
         self._relations: dict[str, pa.Schema] = {}
         for placeholder, relation_id in bound.inputs.items():
             schema = shard_schema(runtime.collections.shard(self._item(relation_id)).desc)
@@ -258,13 +270,13 @@ class _Stages:
             self._relations[placeholder] = pa.schema([f for f in schema if f.name in used])
         self.columns = {name: schema.names for name, schema in self._relations.items()}
 
-    def _item(self, relation_id: str) -> Table | Source | SourceTable | MaterializedView:
+    def _item(self, relation_id: str) -> _Stored:
         return _stored(self._catalog, relation_id)
 
     def check(self) -> None:
         """Whether Spark can run the stages: it refuses some forms of queries."""
         stages = running_stages(
-            self._runtime.spark, self._stages, self._relations, lambda *_: _NoIndex(), self._whole
+            self._runtime.stages, self._stages, self._relations, lambda *_: _NoIndex(), self._whole
         )
         for stage in stages:
             more = [pa.field(VERSION, pa.int32()), pa.field(DIFF_COLUMN, pa.int64())]
@@ -280,11 +292,11 @@ class _Stages:
     def at(self, from_: int) -> list[RunningStage]:
         """With indexes at `from_`."""
         open_index = partial(self._open_index, from_)
-        return running_stages(self._runtime.spark, self._stages, self._relations, open_index, self._whole)
+        return running_stages(self._runtime.stages, self._stages, self._relations, open_index, self._whole)
 
     def kept(self, from_: int) -> tuple[int, list[RunningStage], dict[str, CollectionFollower]] | None:
         """The stages, and followers of the relations, at the earlier time at which an earlier process has
-        left the rows of the one inner stage; None where there is no such time, or where answers are kept."""
+        left the rows of all inner stages; None where there is no such time, or where answers are kept."""
         if any(s.stage.recalled for s in self._stages):
             return None
         inner = {(s.stage.name, s.stage.groups) for s in self._stages if s.stage.sums}
@@ -294,20 +306,24 @@ class _Stages:
             for i in s.stage.inputs
             if i.source in self._by_name and not i.loose and not s.stage.sums
         }
-        items = [self._item(i) for i in self._bound.inputs.values()]
-        earliest = max(self._runtime.collections.shard(item).since for item in items) + 1
-        if len(inner) != 1 or earliest >= from_:
-            return None
-        ((source, key),) = inner
-        keyed = self._by_name[source]
-        index = self._private(keyed, key, pa.schema(list(keyed.schema)[:-1]), from_, earliest)
-        self._ready, begin = index, index.since
-        if begin == from_:
+        items = {p: self._item(i) for p, i in self._bound.inputs.items()}
+        earliest = max(self._runtime.collections.shard(item).since for item in items.values()) + 1
+        if not inner or earliest >= from_:
             return None
         followers: dict[str, CollectionFollower] = {}
         try:
-            for placeholder, item in zip(self._bound.inputs, items, strict=True):
-                followers[placeholder] = self._runtime.collections.follow(item, begin)
+            for source, key in sorted(inner):
+                keyed = self._by_name[source]
+                schema = pa.schema(list(keyed.schema)[:-1])
+                self._ready[source, key] = self._private(keyed, key, schema, from_, earliest)
+            begins = {index.since for index in self._ready.values()}
+            if len(begins) > 1:
+                # Those at other times are built again.
+                self.close()
+            (begin, *others) = begins
+            if others or begin == from_:
+                return None
+            followers = _followed(self._runtime.collections, items, begin)
             return begin, self.at(begin), followers
         except BaseException as error:
             for follower in followers.values():
@@ -319,9 +335,9 @@ class _Stages:
 
     def close(self) -> None:
         """What is open and was not used."""
-        ready, self._ready = self._ready, None
-        if ready is not None:
-            ready.close()
+        for index in self._ready.values():
+            index.close()
+        self._ready.clear()
 
     def _private(
         self,
@@ -344,7 +360,7 @@ class _Stages:
         if keyed is not None and keyed.stage.recalled:
             return self._told(keyed, key, schema, from_)
         if keyed is not None:
-            ready, self._ready = self._ready, None
+            ready = self._ready.pop((source, key), None)
             return ready or self._private(keyed, key, schema, from_)
         item = self._item(self._bound.inputs[source])
         shard = collections.shard(item)
@@ -393,7 +409,7 @@ class _Stages:
         return add_up([_once(pa.Table.from_batches(batches, schema=schema))])
 
 
-def _stored(catalog: CatalogState, relation_id: str) -> Table | Source | SourceTable | MaterializedView:
+def _stored(catalog: CatalogState, relation_id: str) -> _Stored:
     item = catalog.relation(relation_id)
     assert isinstance(item, Table | Source | SourceTable | MaterializedView)
     return item

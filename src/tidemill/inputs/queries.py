@@ -38,6 +38,7 @@ from tidemill.query.job import Job
 from tidemill.query.read import Input
 from tidemill.query.run import collect
 from tidemill.query.spark import SparkHost
+from tidemill.query.stage_queue import StageQueue
 from tidemill.query.write import Destination, write_rows
 from tidemill.sql.bind import BoundQuery, linearity, why_not_linear
 from tidemill.sql.plan.reproducible import check_reproducible
@@ -61,6 +62,7 @@ class QueryRuntime:
     oracle: Oracle
     spark: SparkHost
     evaluations: Evaluations
+    stages: StageQueue
     arrangements: ArrangementsOf
 
 

@@ -2,8 +2,7 @@
 
 The changes of the rows, each with its group and its values, come from a follower of a linear query. They are
 added to the sums of their groups, which are looked up in an arrangement, whatever the size of the groups; the
-answer is made of the sums as they were and as they are. Of all rows also the least and greatest values are
-kept, with some more (`first_rows`). Sums are exact, and their types are those in which
+answer is made of the sums as they were and as they are. Sums are exact, and their types are those in which
 Spark sums: one that does not fit is the error that SELECT has. Columns, not rows, are added.
 """
 
@@ -11,29 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from tidemill.arrangements import key_hash
 from tidemill.errors import Internal, InvalidValue, LimitExceeded, TidemillError, Unavailable
-from tidemill.persist.holds import Hold
 from tidemill.query.multiset import NegativeMultiplicity, show_row
 from tidemill.query.version_rows import difference
-from tidemill.sql.bind.accumulated import AccumulatedQuery, Extreme, Sum
-from tidemill.sql.plan.expressions import Ref, SortKey
+from tidemill.sql.bind.accumulated import AccumulatedQuery, Sum
 from tidemill.sql.plan.versions import VERSION
 from tidemill.subscribe.changes import CollectionChanges
-from tidemill.subscribe.first_rows import FirstRows, Wanted
 from tidemill.subscribe.follower import Follower
 from tidemill.subscribe.key_local_changes import KeyIndex
+from tidemill.subscribe.leaping import (
+    MAX_LEAP_ROWS,
+    CannotLeap,
+    LeapingFollower,
+    StillFailing,
+    times_from,
+    together,
+)
 from tidemill.types import wide
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.columns import contiguous, numbers, valid_mask
 from tidemill.types.identity import leaders
 from tidemill.types.kernels import pc
-from tidemill.types.model import Column
 
 # Sums of limbs of 32 bits fit 64 bits up to so many rows.
 MAX_ROWS = 1 << 30
@@ -51,13 +53,12 @@ class AccumulatingFollower:
         state: KeyIndex,
         evaluate: Callable[[pa.Table], pa.Table],
         names: Sequence[str],
-        best: Callable[[Extreme, int, int], pa.Table],
-        holds: Sequence[Hold] = (),
+        from_: int = 0,
     ) -> None:
         """`changes` follows `query.changes`; `state` has the sums just before its frontier. `evaluate` gives
-        the answer over versions of the state, `best` so many of the first values at a time, for which there
-        are `holds` on what it reads. All are closed with this one."""
-        self.frontier = changes.frontier
+        the answer over versions of the state. Both are closed with this one. What is before `from_` is not
+        told."""
+        self.frontier = max(changes.frontier, from_)
         self._query = query
         self._changes = changes
         self._state = state
@@ -66,42 +67,121 @@ class AccumulatingFollower:
         more = [pa.field(TIME_COLUMN, pa.int64()), pa.field(DIFF_COLUMN, pa.int64())]
         self._empty = pa.schema([*list(query.schema)[:-1], *more]).empty_table()
         self._failure: TidemillError | None = None
-        self._holds = holds
-        self._best = {
-            e.value: FirstRows(_wanted(e), partial(best, e), each_once=True) for e in query.extremes
-        }
+        # The failure is one of `changes`.
+        self._below = False
+        # Changes that were read and not told: all that came since a failure.
+        self._pending: pa.Table | None = None
+        # From here on the query may have an answer again.
+        self._leapt = self.frontier
 
     def advance(self) -> CollectionChanges | None:
         if self._failure is not None:
             raise self._failure
-        changes = self._changes.advance()
-        if changes is None:
-            return None
-        lower, upper, error = changes.lower, changes.upper, changes.error
-        end = upper if error is None else error[0]
-        found, done = self._steps(changes.updates, lower, end)
-        if self._failure is not None:
-            if done == lower:
-                raise self._failure
-            upper, error = done, None
-        self.frontier = upper
-        for hold in self._holds:
-            hold.advance(max(hold.at, upper - 1))
+        while True:
+            changes = self._next()
+            if changes is None:
+                return None
+            lower, upper, error = changes.lower, changes.upper, changes.error
+            end = upper if error is None else error[0]
+            found, done = self._steps(changes.updates, lower, end)
+            if self._failure is not None:
+                self._pending = changes.updates.filter(
+                    pc.greater_equal(changes.updates.column(TIME_COLUMN), done)
+                )
+                if done <= max(lower, self.frontier):
+                    raise self._failure
+                upper, error = done, None
+            if upper > self.frontier:
+                break
         updates = pa.concat_tables(found) if found else self._empty
+        if lower < self.frontier:
+            lower = self.frontier
+            updates = updates.filter(pc.greater_equal(updates.column(TIME_COLUMN), lower))
+        self.frontier = upper
         return CollectionChanges(
             updates.rename_columns([*self._names, TIME_COLUMN, DIFF_COLUMN]), lower, upper, error
         )
 
+    def _next(self) -> CollectionChanges | None:
+        """Of the rows: those that were read already, and then more."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            return CollectionChanges(pending, self.frontier, self._changes.frontier)
+        try:
+            return self._changes.advance()
+        except Unavailable:
+            raise
+        except TidemillError:
+            self._below = True
+            raise
+
+    def leap(self) -> CollectionChanges | StillFailing | None:
+        """See `LeapingFollower`."""
+        lower = self.frontier
+        if self._failure is None and not self._below:
+            raise CannotLeap
+        first = max(self._leapt, lower + 1)
+        pending = {} if self._pending is None else {"": self._pending}
+        if not len(times_from(pending, first)):
+            found = self._behind(first)
+            if isinstance(found, StillFailing):
+                return found
+            if found is not None:
+                rows = [*pending.values(), found.updates]
+                named = [r.rename_columns(rows[0].column_names) for r in rows]
+                pending[""] = self._pending = pa.concat_tables(named)
+        times = times_from(pending, first)
+        if not len(times):
+            self._leapt = max(first, self._changes.frontier)
+            return StillFailing(first, self._leapt) if self._leapt > first else None
+        if self._pending is None or self._pending.num_rows > MAX_LEAP_ROWS:
+            raise CannotLeap
+        at = int(times[0])
+        stamps = self._pending.column(TIME_COLUMN)
+        now = self._pending.filter(pc.less_equal(stamps, at))
+        self._step(now.slice(0, 0), lower, lower)
+        try:
+            updates = self._step(together({"": now}, at).get("", now.slice(0, 0)), lower, at + 1)
+        except Unavailable:
+            raise
+        except TidemillError as e:
+            self._failure, self._leapt = e, at + 1
+            return StillFailing(at, at + 1, e)
+        self._pending = self._pending.filter(pc.greater(stamps, at))
+        self._failure, self.frontier = None, at + 1
+        return CollectionChanges(
+            updates.rename_columns([*self._names, TIME_COLUMN, DIFF_COLUMN]), lower, at + 1
+        )
+
+    def _behind(self, first: int) -> CollectionChanges | StillFailing | None:
+        """More changes, while there is a failure from before `first`."""
+        found: CollectionChanges | StillFailing | None
+        if self._below:
+            if not isinstance(self._changes, LeapingFollower):
+                raise CannotLeap
+            found = self._changes.leap()
+            self._below = not isinstance(found, CollectionChanges)
+        else:
+            try:
+                found = self._changes.advance()
+            except Unavailable:
+                raise
+            except TidemillError as e:
+                self._below, at = True, self._changes.frontier
+                found = StillFailing(at, at + 1, e)
+        if isinstance(found, StillFailing):
+            self._leapt = found.upper
+        elif found is not None and found.error is not None:
+            raise CannotLeap
+        return found
+
     def _steps(self, updates: pa.Table, lower: int, end: int) -> tuple[list[pa.Table], int]:
         """The answer's changes, and up to where they could be evaluated; sets the failure that is there."""
-        places = {name: best.place for name, best in self._best.items()}
         try:
             return [self._step(updates, lower, end)], end
         except Unavailable:
             raise
         except TidemillError as e:
-            for name, place in places.items():
-                self._best[name].place = place
             times = np.unique(_numbers(updates.column(TIME_COLUMN)))
             if len(times) <= 1:
                 self._failure = e
@@ -131,10 +211,6 @@ class AccumulatingFollower:
             touched = np.unique(groups.of_rows[rows])
             versions.append(groups.shown(touched, 2 * i))
             groups.add(rows)
-            for each in query.extremes:
-                groups.best[each.kept] = self._extreme(
-                    each, int(times[i]), updates.take(pa.array(rows)), groups
-                )
             versions.append(groups.shown(touched, 2 * i + 1))
         table = pa.concat_tables(versions)
         found = self._empty
@@ -148,28 +224,9 @@ class AccumulatingFollower:
         state.compact(end)
         return found
 
-    def _extreme(self, each: Extreme, at: int, rows: pa.Table, groups: _Groups) -> pa.ChunkedArray:
-        """The value at a time, of which these are the changes."""
-        best, values = self._best[each.value], rows.select([each.value, DIFF_COLUMN])
-        near = best.near(values.filter(pc.is_valid(values.column(0))))
-        if not near.num_rows:
-            return groups.best[each.kept]
-        found = best.change(at, near)
-        if found is None:
-            raise Internal("of values that differ there are too many that are equal")
-        column = found.column(0)
-        return column.slice(0, 1) if len(column) else pa.chunked_array([pa.nulls(1, column.type)])
-
     def close(self) -> None:
         self._changes.close()
         self._state.close()
-        for hold in self._holds:
-            hold.release()
-
-
-def _wanted(each: Extreme) -> Wanted:
-    order = SortKey(Ref(each.type, "", each.value), each.greatest, False)
-    return Wanted((Column(each.value, each.type),), (order,), (each.value,), 1, 0, False)
 
 
 @dataclass(slots=True)
@@ -185,8 +242,6 @@ class _Groups:
     # By the number of the sum, for those with a total.
     totals: dict[int, np.ndarray]
     diffs: np.ndarray
-    # The extremes, which are of all rows.
-    best: dict[str, pa.ChunkedArray]
     # Of the rows of the changes.
     valid: list[np.ndarray]
     values: dict[int, np.ndarray]
@@ -231,7 +286,6 @@ class _Groups:
             [placed(each.count) for each in query.sums],
             totals,
             diffs,
-            {each.kept: before.column(each.kept) for each in query.extremes},
             valid,
             values,
         )
@@ -265,7 +319,6 @@ class _Groups:
             made[each.count] = pa.array(counts)
             if each.total is not None:
                 made[each.total] = _total(self.totals[i][groups], counts, self.query.state, each)
-        made.update(self.best)
         fields = [pa.field(f.name, f.type) for f in self.query.state]
         table = pa.table([made[f.name] for f in fields], schema=pa.schema(fields))
         table = table.append_column(VERSION, pa.array(np.full(len(groups), version, np.int32)))

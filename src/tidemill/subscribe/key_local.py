@@ -21,6 +21,7 @@ from tidemill.persist.holds import Hold
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
 from tidemill.subscribe.key_local_changes import KeyIndex, RunningStage, StageChanges, TooMany, bare, times_of
+from tidemill.subscribe.leaping import MAX_LEAP_ROWS, CannotLeap, StillFailing, times_from, together
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
@@ -68,6 +69,8 @@ class KeyLocalFollower:
         # An error of an expression, to be raised after all earlier changes.
         self._failure: TidemillError | None = None
         self._changes = StageChanges()
+        # From here on the query may have an answer again.
+        self._leapt = self._position
 
     def advance(self) -> CollectionChanges | None:
         if self._failure is not None:
@@ -88,6 +91,36 @@ class KeyLocalFollower:
             hold.advance(max(hold.at, self.frontier - 1))
         return CollectionChanges(updates.rename_columns(self._names), lower, self.frontier, error)
 
+    def leap(self) -> CollectionChanges | StillFailing | None:
+        """See `LeapingFollower`."""
+        lower, until = self._position, self._read()
+        rows = sum(t.num_rows for i in self._inputs.values() for t in i.waiting)
+        failed = any(i.error is not None for i in self._inputs.values())
+        if self._failure is None or lower != self.frontier or failed or rows > MAX_LEAP_ROWS:
+            raise CannotLeap
+        first = max(self._leapt, lower + 1)
+        times = times_from(self._waiting(until), first)
+        if not len(times):
+            if until <= first:
+                return None
+            self._leapt = until
+            return StillFailing(first, until)
+        at = int(times[0])
+        self._changes.forget()
+        try:
+            updates = self._step(together(self._waiting(at + 1), at), lower, at + 1)
+        except Unavailable:
+            raise
+        except TooMany:
+            raise CannotLeap from None
+        except TidemillError as e:
+            self._leapt = at + 1
+            return StillFailing(at, at + 1, e)
+        self._taken(at + 1)
+        self._failure = None
+        self.frontier = self._position = self._leapt = at + 1
+        return CollectionChanges(updates.rename_columns(self._names), lower, at + 1)
+
     def _follow(self, until: int) -> tuple[list[pa.Table], tuple[int, str] | None]:
         """The changes from the position to `until`, or to where they can be evaluated, and the error of an
         input that is there. Raises an error if there is nothing before it."""
@@ -104,8 +137,8 @@ class KeyLocalFollower:
             self._close_indexes()
             self._stages = self._open_stages(lower)
             done, found = self._evaluate(tables, lower, end)
-        self._taken(end)
-        self._position = until if done == end else done
+        self._taken(done)
+        self._position = self._leapt = until if done == end else done
         if self._failure is not None and self._position <= max(lower, self.frontier):
             raise self._failure
         return found, error if done == end else None

@@ -102,6 +102,10 @@ class StageChanges:
         # By stage: its whole answer, if it was computed at the last time at which its inputs changed.
         self._answers: dict[str, tuple[int, pa.Table]] = {}
 
+    def forget(self) -> None:
+        """What was computed at a time that is attempted again, together with later ones."""
+        self._answers.clear()
+
     def of(
         self,
         stage: RunningStage,
@@ -129,7 +133,7 @@ class StageChanges:
         times = np.unique(np.concatenate([times_of(t) for t in changes.values()]))
         singles = {i.name for i in stage.inputs if i.single}
         if not singles.isdisjoint(changes):
-            return self._at_once(stage, times)
+            return self._at_once(stage, times, lower)
         # Where that helps, the inputs change one after the other at each time.
         ways = len(stage.inputs) if stage.linear else 1
         steps = {
@@ -149,7 +153,7 @@ class StageChanges:
             i.index.count(asked[i.name].keys) for i in stage.inputs if i.index is not None and not i.single
         )
         if found > MAX_VERSION_ROWS:
-            return self._at_once(stage, times)
+            return self._at_once(stage, times, lower)
         tables: dict[str, pa.Table] = {}
         for each in stage.inputs:
             own = _no_changes(each.schema)
@@ -170,18 +174,18 @@ class StageChanges:
             rows = versions(of_keys, before, each.hashes(before), own, of)
             tables[each.name] = pa.concat_tables([rows, loose_versions(reached, own)]) if alone else rows
         if sum(map(total, tables.values())) > MAX_VERSION_ROWS:
-            return self._at_once(stage, times)
+            return self._at_once(stage, times, lower)
         self._answers.pop(stage.name, None)
         return difference(stage.evaluate(tables), times[reached // ways], stage.names)
 
-    def _at_once(self, stage: RunningStage, times: np.ndarray) -> pa.Table:
+    def _at_once(self, stage: RunningStage, times: np.ndarray, lower: int) -> pa.Table:
         """The changes of a stage's whole answer; of one time, so that it need not be computed for others."""
         if len(times) > 1:
             raise TooMany
         at = int(times[0])
         last = self._answers.pop(stage.name, None)
         # Since then nothing has changed, unless this is another attempt at the same time.
-        before = last[1] if last is not None and last[0] < at else stage.whole(at - 1)
+        before = last[1] if last is not None and last[0] < at else stage.whole(lower - 1)
         now = stage.whole(at)
         changed = add_up([now, negated(before)]).rename_columns([*stage.names, DIFF_COLUMN])
         self._answers[stage.name] = (at, now)

@@ -19,6 +19,7 @@ from tidemill.query.linear_changes import ChangePiece, Formula
 from tidemill.sql.bind import ROW, Branch
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import RelationFollower
+from tidemill.subscribe.leaping import MAX_LEAP_ROWS, CannotLeap, StillFailing, times_from, together
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, arrow_schema
 from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
@@ -68,6 +69,8 @@ class LinearFollower:
         )
         # An error of an expression, to be raised after all earlier changes.
         self._failure: TidemillError | None = None
+        # From here on the query may have an answer again.
+        self._leapt = from_
         self._member = evaluations.join(f.relation for f in inputs.values())
 
     def advance(self) -> CollectionChanges | None:
@@ -88,6 +91,35 @@ class LinearFollower:
             return self._until_failure(tables, e)
         lower, self.frontier = self.frontier, until
         return CollectionChanges(updates, lower, until, error)
+
+    def leap(self) -> CollectionChanges | StillFailing | None:
+        """See `LeapingFollower`."""
+        lower, until = self.frontier, self._read()
+        waiting = {name: i.waiting for name, i in self._inputs.items() if i.waiting is not None}
+        failed = any(i.error is not None for i in self._inputs.values())
+        if self._failure is None or failed or sum(t.num_rows for t in waiting.values()) > MAX_LEAP_ROWS:
+            raise CannotLeap
+        first = max(self._leapt, lower + 1)
+        times = times_from(waiting, first)
+        times = times[times < until]
+        if not len(times):
+            if until <= first:
+                return None
+            self._leapt = until
+            return StillFailing(first, until)
+        at = int(times[0])
+        taken = self._take(at + 1)
+        try:
+            updates = self._evaluate(together(taken, at))
+        except Unavailable:
+            raise
+        except TidemillError as e:
+            self._put_back(taken, lower)
+            self._leapt = at + 1
+            return StillFailing(at, at + 1, e)
+        self._failure = None
+        self.frontier = at + 1
+        return CollectionChanges(updates, lower, at + 1)
 
     def _read(self) -> int:
         """Reads ahead where an input holds the others back; returns where all are complete."""
@@ -117,6 +149,12 @@ class LinearFollower:
             later = waiting.filter(pc.invert(now))
             given.waiting = later if later.num_rows else None
         return {name: table for name, table in taken.items() if table.num_rows}
+
+    def _put_back(self, taken: Mapping[str, pa.Table], from_: int) -> None:
+        """The updates from a time on were not returned after all."""
+        for name, table in taken.items():
+            given, rows = self._inputs[name], table.filter(pc.greater_equal(table.column(TIME_COLUMN), from_))
+            given.waiting = rows if given.waiting is None else pa.concat_tables([rows, given.waiting])
 
     def _evaluate(self, tables: Mapping[str, pa.Table]) -> pa.Table:
         """The query's updates, each row of a time once, in the order of time."""
@@ -159,6 +197,7 @@ class LinearFollower:
             except TidemillError as e:
                 bad, error = middle, e
         self._failure = error
+        self._put_back(tables, times[good])
         lower, self.frontier = self.frontier, times[good]
         if times[good] == lower:
             raise error

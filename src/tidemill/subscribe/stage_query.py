@@ -7,8 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidemill.query.keyed_changes import evaluate_keys
-from tidemill.query.spark import SparkHost
+from tidemill.query.stage_queue import StageQueue
 from tidemill.sql.bind.incremental import SUMS, KeyedStage
 from tidemill.sql.plan.unkept import NotIncremental
 from tidemill.subscribe.key_local_changes import KeyedInput, KeyIndex, RunningStage
@@ -21,7 +20,7 @@ Whole = Callable[[KeyedStage, int], pa.Table]
 
 
 def running_stages(
-    host: SparkHost,
+    queue: StageQueue,
     stages: Sequence[KeyedStage],
     relations: Mapping[str, pa.Schema],
     open_index: OpenIndex,
@@ -64,7 +63,7 @@ def running_stages(
                     keyed.stage.name,
                     tuple(inputs),
                     keyed.stage.linear,
-                    partial(_evaluate, host, keyed),
+                    partial(_evaluate, queue, keyed),
                     partial(whole, keyed),
                     tuple(columns.names),
                     pa.schema([*columns, *stamps]).empty_table(),
@@ -86,5 +85,8 @@ def _check_keys(inputs: Sequence[KeyedInput]) -> None:
         raise NotIncremental("keys that lie in several forms")
 
 
-def _evaluate(host: SparkHost, keyed: KeyedStage, tables: Mapping[str, pa.Table]) -> pa.Table:
-    return evaluate_keys(host, keyed.text, tables, keyed.schema, row_by_row=keyed.row_by_row)
+def _evaluate(queue: StageQueue, keyed: KeyedStage, tables: Mapping[str, pa.Table]) -> pa.Table:
+    alike = not keyed.stage.sums
+    return queue.evaluate(
+        keyed.text, tables, keyed.schema, of=id(keyed), row_by_row=keyed.row_by_row, alike=alike
+    )

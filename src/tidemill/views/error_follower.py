@@ -147,15 +147,20 @@ class CarefulFollower:
 
 
 def answered(answer: Callable[[int], T], at: int) -> tuple[T | None, str | None]:
-    """The answer, or the text of the error that it is, as `types.arrow.error_parts` reads it."""
+    """The answer, or the text of the error that it is."""
     try:
         return answer(at), None
     except TidemillError as e:
         if not is_of_data(e):
             raise
-        if isinstance(e, SourceError):
-            return None, e.text
-        return None, e.primary if e.detail is None else f"{e.primary}\n{e.detail}"
+        return None, error_text(e)
+
+
+def error_text(e: TidemillError) -> str:
+    """As `types.arrow.error_parts` reads it."""
+    if isinstance(e, SourceError):
+        return e.text
+    return e.primary if e.detail is None else f"{e.primary}\n{e.detail}"
 
 
 class _Times:

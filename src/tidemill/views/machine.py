@@ -34,11 +34,13 @@ from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.multiset import add_up, check_counts, negated
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
+from tidemill.subscribe.leaping import CannotLeap, LeapingFollower
 from tidemill.types.arrow import DIFF_COLUMN, ERROR_COLUMN, TIME_COLUMN, shard_schema
 from tidemill.types.identity import canonical_table, consolidate
 from tidemill.types.kernels import pc
 from tidemill.types.names import physical_names
 from tidemill.views.error_follower import CarefulFollower, Span, answered, stamped
+from tidemill.views.leaping_errors import LeapingErrors
 from tidemill.views.program import ViewQuery
 
 FP_BEFORE_APPEND = failpoints.register("view.before_append", "a view's changes are known, none is durable")
@@ -76,7 +78,7 @@ class ViewMachine:
         self.program = program
         self._home = home
         self._names = physical_names(shard.desc)
-        self._follower: Follower | CarefulFollower | None = None
+        self._follower: Follower | CarefulFollower | LeapingErrors | None = None
         # One per input, just before upper; none before the view has its first rows.
         self._holds: list[Hold] = []
         # Complete before it: upper, and times after it that passed without a change. 0 before the first rows.
@@ -129,6 +131,8 @@ class ViewMachine:
                 self._follower = self._open()
             if isinstance(self._follower, CarefulFollower):
                 return self._step_carefully(self._follower)
+            if isinstance(self._follower, LeapingErrors):
+                return self._leap(self._follower)
             return self._step(self._follower)
         except BaseException:
             self._let_go()
@@ -213,12 +217,34 @@ class ViewMachine:
             return more
         if not is_of_data(failed):
             raise failed
+        if isinstance(follower, LeapingFollower) and follower.frontier == self.readable:
+            rows, error = answered(self.program.answer, self.readable)
+            if rows is None and error is not None:
+                empty = (
+                    shard_schema(self.shard.desc)
+                    .empty_table()
+                    .select([*self._names, TIME_COLUMN, DIFF_COLUMN])
+                )
+                self._follower = LeapingErrors(follower, self.program.answer, error, empty)
+                return True
         return self._be_careful()
 
-    def _be_careful(self) -> bool:
-        """The query has an error at some time from here on."""
+    def _leap(self, follower: LeapingErrors) -> bool:
+        try:
+            span = follower.advance()
+        except CannotLeap:
+            return self._be_careful(self.health.error)
+        if span is None:
+            return False
+        self._commit([span])
+        if follower.settled:
+            self._follower = follower.follower
+        return True
+
+    def _be_careful(self, error: str | None = None) -> bool:
+        """The query has an error at some time from here on, and perhaps this one before."""
         self._let_go()
-        self._follower = CarefulFollower(self.program, self.readable, self._stored_rows(), None)
+        self._follower = CarefulFollower(self.program, self.readable, self._stored_rows(), error)
         return True
 
     def _step_carefully(self, follower: CarefulFollower) -> bool:

@@ -36,6 +36,7 @@ from tidemill.persist.environment import Environment
 from tidemill.persist.shard import ShardId
 from tidemill.query.evaluations import Evaluations
 from tidemill.query.spark import SparkHost
+from tidemill.query.stage_queue import StageQueue
 from tidemill.sinks.feed import sink_shard
 from tidemill.sinks.open import SinkOpener
 from tidemill.sinks.service import Sinks
@@ -88,6 +89,7 @@ class Background:
             environment.oracle,
             spark,
             Evaluations(spark),
+            StageQueue(spark),
             ArrangementsOf(self.arrangements, ""),
         )
         self.views = Views(
@@ -122,7 +124,7 @@ class Background:
             [
                 self.subscriptions,
                 IngestCollector(self.ingestion, compactor),
-                ViewsCollector(self.views, environment.oracle.now),
+                ViewsCollector(self.views, self.arrangements, environment.oracle.now),
                 SinksCollector(self.sinks, environment.oracle.now),
                 DurableCollector(self.durable, environment.oracle.now),
             ],

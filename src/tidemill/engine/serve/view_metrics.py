@@ -1,12 +1,13 @@
-"""Metrics of materialized views for /metrics: lag, and views that are stalled."""
+"""Metrics of materialized views for /metrics: lag, views that are stalled, and what their queries keep."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidemill.arrangements import Arrangements
 from tidemill.ingest.status import RunState
 from tidemill.views.service import Views
 
@@ -14,8 +15,9 @@ from tidemill.views.service import Views
 class ViewsCollector(Collector):
     """Reads the numbers at each scrape. `now` is the time in milliseconds."""
 
-    def __init__(self, views: Views, now: Callable[[], int]) -> None:
+    def __init__(self, views: Views, arrangements: Arrangements, now: Callable[[], int]) -> None:
         self._views = views
+        self._arrangements = arrangements
         self._now = now
 
     def collect(self) -> Iterator[Metric]:
@@ -38,4 +40,9 @@ class ViewsCollector(Collector):
             if machine is not None and machine.hydrated:
                 lag.add_metric(of, max(0, now - machine.readable + 1) / 1000)
                 files.add_metric(of, len(machine.shard.parts))
-        yield from (lag, stalled, failed, files)
+        built = CounterMetricFamily(
+            "tidemill_arrangements_built",
+            "Arrangements that were computed from their collections, rather than found on disk.",
+            self._arrangements.built,
+        )
+        yield from (lag, stalled, failed, files, built)

@@ -35,8 +35,7 @@ from tidemill.sql.functions.tree import (
 from tidemill.sql.lower.aggregate import is_spark_aggregate
 from tidemill.sql.lower.queries import lower_query
 from tidemill.sql.lower.select import aliased, subquery_as
-from tidemill.sql.plan.accumulated import count_of
-from tidemill.sql.plan.expressions import Aggregate, BoundNode, Const, Op, Ref, SortKey
+from tidemill.sql.plan.expressions import Aggregate, BoundNode, Const, Op, Ref
 from tidemill.sql.plan.keyed import can_be_key, read_subqueries
 from tidemill.sql.plan.operators import (
     Filter,
@@ -54,8 +53,8 @@ from tidemill.sql.plan.operators import (
 )
 from tidemill.sql.plan.unkept import NotIncremental
 from tidemill.sql.plan.versions import VERSION, versioned
-from tidemill.types.arrow import DIFF_COLUMN, arrow_schema
-from tidemill.types.model import BOOL, INT4, INT8, NUMERIC, Column, Kind, RelationDesc, SqlType, numeric
+from tidemill.types.arrow import arrow_schema
+from tidemill.types.model import INT4, INT8, NUMERIC, Column, Kind, RelationDesc, SqlType, numeric
 
 # What the query over the sums calls them.
 STATE = "tm_sums"
@@ -79,26 +78,14 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Extreme:
-    """A value of the changes, of which the state has the least (or, `greatest`, the greatest) that is not
-    NULL in the column `kept`. Only of all rows: in a group there would be values to keep for each."""
-
-    value: str
-    kept: str
-    type: SqlType
-    greatest: bool
-
-
-@dataclass(frozen=True, slots=True)
 class AccumulatedQuery:
-    """`changes` has the columns `keys`, and those of the `sums` and `extremes`. The state has the keys, the
-    number of rows `n`, and the columns of the two; `first` makes it of all rows, `text` the query's answer
-    (columns of `schema`, the last one `VERSION`) of versions of it."""
+    """`changes` has the columns `keys`, and those of the `sums`. The state has the keys, the number of rows
+    `n`, and the columns of the sums; `first` makes it of all rows, `text` the query's answer (columns of
+    `schema`, the last one `VERSION`) of versions of it."""
 
     changes: BoundQuery
     keys: tuple[str, ...]
     sums: tuple[Sum, ...]
-    extremes: tuple[Extreme, ...]
     state: pa.Schema
     first: str
     first_columns: tuple[Column, ...]
@@ -106,20 +93,6 @@ class AccumulatedQuery:
     schema: pa.Schema
     # The keys as EXPLAIN shows them.
     shown: tuple[BoundNode, ...]
-
-    def best(self, extreme: Extreme, count: int) -> BoundQuery:
-        """The first values of an extreme, in its order, and how many there are of each."""
-        place = next(i for i, c in enumerate(self.changes.columns) if c.name == extreme.value)
-        value = Ref(extreme.type, "values", f"c{place}")
-        there = Op(BOOL, "there", (value,), lambda a: not_(is_null(a[0])))
-        rows = Filter(Named(self.changes.plan, "values"), there)
-        group = Group(rows, ((value,),), (value,), (count_of(None, None),))
-        counted = [Ref(extreme.type, "counts", "g0"), Ref(INT8, "counts", "a0")]
-        order = SortKey(Ref(extreme.type, "", "c0"), extreme.greatest, False)
-        sort = Sort(Project(Named(group, "counts"), outputs(counted)), (order,))
-        plan = Limit(sort, count=Const(INT8, pa.scalar(count, pa.int64())))
-        columns = (Column(extreme.value, extreme.type), Column(DIFF_COLUMN, INT8))
-        return replace(self.changes, lowered=Lowered(plan), columns=columns)
 
 
 def accumulated(bound: BoundQuery) -> AccumulatedQuery:
@@ -135,10 +108,10 @@ def accumulated(bound: BoundQuery) -> AccumulatedQuery:
     if any(not can_be_key(k.type) or k.type.kind in _FLOATS for k in keys) or set(keys) != set(group.keys):
         raise NotIncremental("GROUP BY")
     names = {key: f"k{i}" for i, key in enumerate(group.keys)}
-    values: list[tuple[BoundNode, Sum | Extreme]] = []
+    values: list[tuple[BoundNode, Sum]] = []
     answers = [Output(f"g{i}", Ref(k.type, _ALIAS, names[k])) for i, k in enumerate(group.keys)]
     for i, aggregate in enumerate(group.aggregates):
-        answers.append(Output(f"a{i}", _answer(aggregate, values, not group.keys)))
+        answers.append(Output(f"a{i}", _answer(aggregate, values)))
     nodes = [*names, *(node for node, _ in values)]
     told = [*names.values(), *(s.value for _, s in values)]
     if not nodes:
@@ -154,13 +127,11 @@ def accumulated(bound: BoundQuery) -> AccumulatedQuery:
     # The names of a query's columns may repeat.
     shown = tuple(Column(f"c{i}", c.type) for i, c in enumerate(bound.columns))
     schema = arrow_schema(RelationDesc(shown)).append(pa.field(VERSION, pa.int32()))
-    kept = [s for _, s in values]
-    sums = tuple(s for s in kept if isinstance(s, Sum))
-    extremes = tuple(s for s in kept if isinstance(s, Extreme))
-    first, first_columns = _first(changes, tuple(names.values()), kept)
+    sums = tuple(s for _, s in values)
+    first, first_columns = _first(changes, tuple(names.values()), sums)
     state = arrow_schema(RelationDesc(first_columns))
     return AccumulatedQuery(
-        changes, tuple(names.values()), sums, extremes, state, first, first_columns, text, schema, group.keys
+        changes, tuple(names.values()), sums, state, first, first_columns, text, schema, group.keys
     )
 
 
@@ -189,17 +160,9 @@ def _over(op: Operator, group: Group, new: Operator) -> Operator:
     return replace(op, input=_over(op.input, group, new))
 
 
-def _answer(aggregate: Aggregate, values: list[tuple[BoundNode, Sum | Extreme]], all_: bool) -> BoundNode:
-    """The aggregate over the columns of the state; adds the values whose sums it needs. `all_`: of all
-    rows."""
+def _answer(aggregate: Aggregate, values: list[tuple[BoundNode, Sum]]) -> BoundNode:
+    """The aggregate over the columns of the state; adds the values whose sums it needs."""
     name, args = aggregate.fn.name, aggregate.args
-    if all_ and name in ("min", "max") and can_be_key(args[0].type) and aggregate.direct is None:
-        value, t = args[0], args[0].type
-        if aggregate.where is not None:
-            value = Op(t, "value where", (value, aggregate.where), _where)
-        extreme = Extreme(f"v{len(values)}", f"m{len(values)}", t, name == "max")
-        values.append((value, extreme))
-        return Ref(aggregate.type, _ALIAS, extreme.kept)
     if aggregate.distinct or aggregate.order or aggregate.direct is not None:
         raise NotIncremental(f"{name}() of distinct or ordered values")
     if name == "count" and not args and aggregate.where is None:
@@ -258,9 +221,7 @@ def _wide(name: str, kind: Kind) -> tuple[str, SqlType] | None:
     return None
 
 
-def _first(
-    changes: BoundQuery, keys: Sequence[str], kept: Sequence[Sum | Extreme]
-) -> tuple[str, tuple[Column, ...]]:
+def _first(changes: BoundQuery, keys: Sequence[str], sums: Sequence[Sum]) -> tuple[str, tuple[Column, ...]]:
     rows = complete(lower_query(changes.plan), changes.params, changes.session)
     types = {c.name: c.type for c in changes.columns}
     of = {c.name: column(_ALIAS, f"c{i}") for i, c in enumerate(changes.columns)}
@@ -268,12 +229,8 @@ def _first(
     columns = [Column(name, types[name]) for name in keys]
     listed.append(aliased(exp.Count(this=exp.Star()), "n"))
     columns.append(Column("n", INT8))
-    for each in kept:
+    for each in sums:
         value = of[each.value]
-        if isinstance(each, Extreme):
-            listed.append(aliased(call("max" if each.greatest else "min", value), each.kept))
-            columns.append(Column(each.kept, each.type))
-            continue
         listed.append(aliased(call("count", value), each.count))
         columns.append(Column(each.count, INT8))
         if each.total is not None:

@@ -1,0 +1,150 @@
+"""The queue of stages that wait for evaluation: what waits at one moment shares Spark jobs (`stage_jobs`).
+
+A commit wakes every query that reads what it wrote, and each evaluates its stages from its own thread. The
+first caller leads: it takes what waits, runs it, and passes the lead to a caller that came meanwhile. A
+leader waits for others only if there were some a short time ago: who is alone does not wait. A stage that
+held up others is evaluated apart for a while.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidemill.errors import Internal, TidemillError
+from tidemill.query.keyed_changes import evaluate_keys
+from tidemill.query.stage_jobs import StagePiece, evaluate
+
+if TYPE_CHECKING:
+    from tidemill.query.spark import SparkHost
+
+# Larger pieces are jobs of their own: they would keep the others waiting.
+SHARED_ROWS = 50_000
+# What one leader takes.
+MAX_PIECES = 256
+# As many as had come together within the last of these times are waited for: each must come within the first
+# after the one before, and all within the second.
+GATHER_GAP = 0.03
+GATHER_SECONDS = 0.3
+COMPANY_SECONDS = 3.0
+# A stage that failed or made more rows than SHARED_ROWS, and all of a turn that was slower than SLOW_SECONDS,
+# are jobs of their own for so long.
+APART_SECONDS = 60.0
+SLOW_SECONDS = 10.0
+
+Evaluate = Callable[["SparkHost", Sequence[StagePiece]], None]
+
+
+class _Task:
+    def __init__(self, piece: StagePiece, of: int) -> None:
+        self.piece = piece
+        self.of = of
+        # Done, or to lead.
+        self.woken = threading.Event()
+        self.done = False
+
+
+class StageQueue:
+    """One per server. Used from any thread."""
+
+    def __init__(self, host: SparkHost, run: Evaluate = evaluate) -> None:
+        self._host = host
+        self._run = run
+        # Guards the fields below; notified when a task arrives.
+        self._came = threading.Condition()
+        self._waiting: list[_Task] = []
+        self._led = False
+        # The largest number that one leader took, and when (monotonic) that was.
+        self._company = (0, 0.0)
+        # The stages that are jobs of their own, and until when (monotonic).
+        self._apart: dict[int, float] = {}
+        # What leaders have taken so far, and in how many turns; for tests and measurements.
+        self.pieces = 0
+        self.turns = 0
+
+    def evaluate(
+        self,
+        text: str,
+        tables: Mapping[str, pa.Table],
+        schema: pa.Schema,
+        *,
+        of: int,
+        row_by_row: bool = False,
+        alike: bool = True,
+    ) -> pa.Table:
+        """As `evaluate_keys`; `of` is a number of the stage, see `StagePiece` for `alike`. Blocks."""
+        piece = StagePiece(text, tables, schema, row_by_row, alike)
+        if piece.rows > SHARED_ROWS or time.monotonic() < self._apart.get(of, 0.0):
+            return evaluate_keys(self._host, text, tables, schema, row_by_row=row_by_row)
+        task = _Task(piece, of)
+        with self._came:
+            self._waiting.append(task)
+            lead, self._led = not self._led, True
+            self._came.notify()
+        if not lead:
+            task.woken.wait()
+        if not task.done:
+            self._lead()
+        if piece.error is not None:
+            raise piece.error
+        if piece.result is None:
+            raise Internal("a stage was not evaluated")
+        return piece.result
+
+    def _lead(self) -> None:
+        """One turn. The leader's own task is the oldest, and so in it."""
+        tasks = self._gather()
+        began = time.monotonic()
+        try:
+            self._run(self._host, [task.piece for task in tasks])
+        except TidemillError as e:
+            for task in tasks:
+                task.piece.error = e
+        except BaseException as e:
+            for task in tasks:
+                task.piece.error = TidemillError(f"{type(e).__name__}: {e}")
+            raise
+        finally:
+            self._part(tasks, time.monotonic() - began)
+            for task in tasks:
+                task.done = True
+                task.woken.set()
+            with self._came:
+                if self._waiting:
+                    self._waiting[0].woken.set()
+                else:
+                    self._led = False
+
+    def _part(self, tasks: Sequence[_Task], took: float) -> None:
+        """Those that should not share a job the next time."""
+        held_up = [
+            task.of
+            for task in tasks
+            if took > SLOW_SECONDS
+            or task.piece.error is not None
+            or (task.piece.result is not None and task.piece.result.num_rows > SHARED_ROWS)
+        ]
+        if held_up:
+            now = time.monotonic()
+            kept = {of: until for of, until in self._apart.items() if until > now}
+            self._apart = kept | dict.fromkeys(held_up, now + APART_SECONDS)
+
+    def _gather(self) -> list[_Task]:
+        began = time.monotonic()
+        with self._came:
+            most, at = self._company
+            if began - at > COMPANY_SECONDS:
+                most = 0
+            while len(self._waiting) < most and time.monotonic() - began < GATHER_SECONDS:
+                if not self._came.wait(GATHER_GAP):
+                    break
+            taken, self._waiting = self._waiting[:MAX_PIECES], self._waiting[MAX_PIECES:]
+            if len(taken) >= most:
+                self._company = (len(taken), time.monotonic())
+            self.turns += 1
+            self.pieces += len(taken)
+            return taken
