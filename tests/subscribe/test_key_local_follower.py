@@ -177,7 +177,6 @@ SELECT a, b FROM t WHERE a NOT IN (SELECT b FROM u WHERE n > 0);
 SELECT a, b FROM t WHERE a NOT IN (SELECT b FROM u WHERE b IS NOT NULL AND s = 'a') AND b > 0;
 SELECT a + b FROM t WHERE a + b NOT IN (SELECT u.a FROM u JOIN v USING (a) WHERE u.a > 0 GROUP BY u.a);
 SELECT a, s, count(*), sum(b), grouping(a, s) FROM t GROUP BY CUBE (a, s);
-SELECT a, b, avg(n) FROM t JOIN u USING (a, b) GROUP BY GROUPING SETS ((a), (b), ()) HAVING count(*) > 1;
 """
 
 
