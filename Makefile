@@ -15,7 +15,7 @@ SHARING := spark or s3 or kinesis
 PYTEST_ARGS ?=
 LOCKED := pyproject.toml tools/setup.sh
 
-.PHONY: help setup setup-dev demo test test-fast bench chaos lint fmt lock clean
+.PHONY: help setup setup-dev demo test test-fast bench chaos docs lint fmt lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -48,6 +48,9 @@ chaos: .venv/.stamp-dev ## the long rounds of kills, races and faults, and new e
 
 bench: .venv/.stamp-dev ## measure; figures as in docs/benchmarks.md
 	$(BIN)/python -m bench $(BENCH_ARGS)
+
+docs: ## the documentation as a site: .cache/site/index.html
+	@tools/docs.sh
 
 lint: .venv/.stamp-dev ## ruff, pyright, and the order of the layers
 	$(BIN)/ruff check .

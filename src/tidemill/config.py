@@ -334,6 +334,17 @@ class Config:
         ),
     )
 
+    otlp_endpoint: str = field(
+        default="",
+        metadata=_about(
+            "URL",
+            values.http_url,
+            "Logs",
+            "An OpenTelemetry collector (OTLP over HTTP, such as http://localhost:4318) that is sent a "
+            "trace of each tick. Needs the extra otel: pip install 'tidemill[otel]'.",
+        ),
+    )
+
     def __post_init__(self) -> None:
         _check(self)
 

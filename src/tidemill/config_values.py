@@ -67,6 +67,12 @@ def address(value: str) -> Address:
     return Address(host, int(port))
 
 
+def http_url(value: str) -> str:
+    if not re.fullmatch(r"https?://[^/\s]+\S*", value):
+        raise ValueError("expected a URL, for example http://localhost:4318")
+    return value
+
+
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

@@ -16,8 +16,10 @@ import logging
 import os
 import signal
 import time
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from tidemill import tracing
 from tidemill.config import Config
 from tidemill.errors import TidemillError
 from tidemill.query.java import find_java
@@ -85,6 +87,9 @@ async def _serve(config: Config, began: float) -> int:
         # including the ports: then the error about the directory is more helpful.
         check_address(config.sql_addr, "SQL", "--sql-addr")
         check_address(config.http_addr, "HTTP", "--http-addr")
+    traced = contextlib.ExitStack()
+    if config.otlp_endpoint:
+        traced.callback(tracing.start(config.otlp_endpoint, version("tidemill")))
     engine = await asyncio.to_thread(TidemillEngine.open, config, on_fatal=on_fatal)
     lag = LoopLag()
     listener: Listener | None = None
@@ -134,6 +139,7 @@ async def _serve(config: Config, began: float) -> int:
         if listener is not None:
             await listener.stop()
         await asyncio.to_thread(engine.close)
+        await asyncio.to_thread(traced.close)
         if ready:
             log.info("stopped; the event loop was at most %.0f ms late", lag.worst * 1000)
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from tidemill.backup.manifest import names, prune, read_manifest
 from tidemill.backup.restore import find, restore
@@ -21,6 +22,7 @@ from tidemill.errors import TidemillError
 from tidemill.persist import committer
 from tidemill.persist.blob import BlobInfo, Blobs, open_blobs
 from tidemill.persist.environment import Environment
+from tidemill.persist.log import cleaned_past, list_log
 from tidemill.persist.settings import Settings
 from tidemill.persist.shard import Shard
 from tidemill.types.model import INT8, Column, RelationDesc
@@ -158,6 +160,11 @@ def test_backups_under_load(tmp_path: Path) -> None:
 def _check(original: Environment, copy: Environment, done: int, bound: int) -> None:
     ours, theirs = ([e.open_shard(s) for s in PAIR] for e in (copy, original))
     rows = [contents(shard, copy.start - 1) for shard in ours]
+    for shard in ours:
+        uri, _ = copy.blobs.table_uri(f"shards/{shard.id}")
+        assert DeltaTable(uri).version() == shard.version, "others read the restored table"
+        checkpoints = list_log(copy.blobs, shard.id).checkpoints
+        assert cleaned_past(copy.blobs, shard.id, 0) == bool(checkpoints)
     assert rows[0] == rows[1], "a part of a transaction is in the backup"
     assert rows[0] == Counter(range(1, len(rows[0]) + 1)) and len(rows[0]) >= done
     for shard, other in zip(ours, theirs, strict=True):
@@ -212,11 +219,16 @@ def test_what_has_not_changed_is_not_copied_again(tmp_path: Path) -> None:
         new = sum(s.bytes for path, s in second.manifest.parts.items() if path not in files)
         assert second.copied == new + second.manifest.archive.bytes
         assert told[0][0] > 0 and told[-1][0] == told[-1][1]
+        # What was lost of the folder is copied again.
+        lost = next(path for path in shared if path.startswith(f"shards/{PAIR[0]}/"))
+        place.delete([lost])
+        third = take(environment.blobs, place, None).manifest
+        assert place.size(lost) == third.parts[lost].bytes
         # Only what the last one needs is left, and it is whole.
-        assert prune(place, 1) == [first.manifest.name]
-        assert names(place) == [second.manifest.name]
-        assert {i.path for i in place.list("shards")} == set(second.manifest.parts)
-        with opened(restored(tmp_path, second.manifest.name)) as copy:
+        assert prune(place, 1) == [first.manifest.name, second.manifest.name]
+        assert names(place) == [third.name]
+        assert {i.path for i in place.list("shards")} == set(third.parts)
+        with opened(restored(tmp_path, third.name)) as copy:
             shard = copy.open_shard(PAIR[0])
             assert contents(shard, copy.start - 1) == Counter([*range(1000), 5000])
 

@@ -50,6 +50,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "s3_allow_http": ("true", True),
     "log_format": ("json", "json"),
     "log_level": ("debug", "debug"),
+    "otlp_endpoint": ("http://collector:4318", "http://collector:4318"),
 }
 
 

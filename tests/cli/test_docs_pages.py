@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    p for f in ("docs", "examples", "") for p in ((ROOT / f).rglob("*.md") if f else ROOT.glob("*.md"))
+)
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -29,7 +32,7 @@ def test_every_dependency_is_listed_with_its_reason() -> None:
     assert all(len(reason) > 10 for reason in listed.values())
 
 
-@pytest.mark.parametrize("name", ["run", "dev"])
+@pytest.mark.parametrize("name", ["run", "dev", "docs"])
 def test_locks_name_no_index_and_hash_everything(name: str) -> None:
     text = (ROOT / "lock" / f"{name}.txt").read_text()
     assert "://" not in text
@@ -38,12 +41,30 @@ def test_locks_name_no_index_and_hash_everything(name: str) -> None:
     assert all("--hash=sha256:" in package for package in packages)
 
 
+def prose(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+@functools.cache
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of the page may end with, as GitHub and the site name headings."""
+    found: list[str] = []
+    for heading in re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        name = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        found.append(f"{name}-{found.count(name)}" if name in found else name)
+    return set(found)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target, heading in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", prose(page)):
+        if "://" in target:
+            continue
+        to = (page.parent / target).resolve() if target else page
+        assert to.exists(), f"{page.name} links to {target}"
+        if heading and to.suffix == ".md":
+            assert heading in anchors(to), f"{page.name} links to {target}#{heading}"
 
 
 def test_the_limits_are_as_documented() -> None:

@@ -4,6 +4,7 @@ of the past see whole transactions too, while sources are altered, dropped and m
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import psycopg
@@ -60,6 +61,28 @@ def test_the_past_of_a_table_that_is_made_later(bank: Bank) -> None:
         bank.run(f"{BOTH} AS OF {before}")
     assert caught.value.diag.message_primary == "could not find a valid timestamp for the query"
     assert (caught.value.diag.message_detail or "").startswith('"r" is readable from ')
+
+
+def test_no_table_is_readable_before_its_transaction_topic(bank: Bank) -> None:
+    keep = "WITH (RETAIN HISTORY FOR '1 hour')"
+    ((before,),) = bank.run("SELECT mz_now()::text")
+    bank.create_topic(keep)
+    bank.create_table("left", clauses=keep)
+    until(lambda: bank.run("SELECT data->>'v' FROM l"), [("0",)])
+    for query in ("SELECT data FROM l AS OF", "SUBSCRIBE l AS OF", "SUBSCRIBE (SELECT data FROM l) AS OF"):
+        with pytest.raises(psycopg.Error) as caught:
+            bank.run(f"{query} {before}")
+        said = caught.value.diag
+        assert said.sqlstate == "22000"
+        assert said.message_primary == 'source "l" cannot be read at times before its transaction topic'
+        pattern = rf'"l" is readable from .* on; {before} .* was asked for\. Source "tx", which has .* on\.'
+        assert re.fullmatch(pattern, said.message_detail or ""), said.message_detail
+    # The topic's history alone goes further back.
+    ((between,),) = bank.run("SELECT mz_now()::text")
+    bank.create_table("right", clauses=keep)
+    until(bank.values, [(0, 0)])
+    with pytest.raises(psycopg.Error, match="could not find a valid timestamp for the query"):
+        bank.run(f"SELECT data FROM r AS OF {between}")
 
 
 def test_a_table_of_a_source_of_its_own_tables(bank: Bank) -> None:

@@ -46,9 +46,7 @@ class Scanner:
         numbers = (2 * offsets + partition).tolist()
         ids = pa.array([f"{700 + n}:{10 * n + 5}" for n in numbers])
         ones = np.ones(len(offsets), np.int64)
-        yield SeenChanges(
-            offsets, np.array(numbers), ids, ones, pa.array([10 * n for n in numbers], pa.int64()), ones
-        )
+        yield SeenChanges(offsets, np.array(numbers), ids, ones, 10 * np.array(numbers), ones)
 
 
 def scan(table: TableTopic, records: int) -> None:

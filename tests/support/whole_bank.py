@@ -14,6 +14,11 @@ TABLES = ("left", "right")
 BOTH = (
     "SELECT l.v, r.v FROM (SELECT (data->>'v')::int AS v FROM l) l, (SELECT (data->>'v')::int AS v FROM r) r"
 )
+# How far the tables are, and how many changes of the left one were put aside.
+WITH_LETTERS = (
+    "SELECT l.v AS l, r.v AS r, b.n AS bad FROM (SELECT (data->>'v')::int AS v FROM l) l, "
+    "(SELECT (data->>'v')::int AS v FROM r) r, (SELECT count(*)::int AS n FROM l_dead_letters) b"
+)
 
 
 class Bank:
@@ -38,16 +43,16 @@ class Bank:
         for table in TABLES:
             self.create_table(table, envelope)
 
-    def create_topic(self) -> None:
+    def create_topic(self, clauses: str = "") -> None:
         topic = self.log.topics["transaction"]
-        self.run(f"CREATE SOURCE tx FROM KAFKA CONNECTION k (TOPIC '{topic}') FORMAT JSON")
+        self.run(f"CREATE SOURCE tx FROM KAFKA CONNECTION k (TOPIC '{topic}') FORMAT JSON {clauses}")
 
-    def create_table(self, table: str, envelope: str = "DEBEZIUM") -> None:
+    def create_table(self, table: str, envelope: str = "DEBEZIUM", clauses: str = "") -> None:
         topic = self.log.topics[f"public.{table}"]
         self.run(
             f"CREATE SOURCE {table[0]} FROM KAFKA CONNECTION k (TOPIC '{topic}') "
             f"KEY FORMAT JSON VALUE FORMAT JSON ENVELOPE {envelope} "
-            f"(TRANSACTION METADATA (SOURCE tx, COLLECTION 'public.{table}'))",
+            f"(TRANSACTION METADATA (SOURCE tx, COLLECTION 'public.{table}')) {clauses}",
         )
 
     def raise_both(self, **options: Any) -> str:
@@ -57,6 +62,19 @@ class Bank:
             *((f"public.{table}", {"id": 1, "v": before}, {"id": 1, "v": self.value}) for table in TABLES),
             **options,
         )
+
+    def damage(self, **changed: str | None) -> None:
+        """What was queued last of the left table."""
+        queued = self.log.queued["public.left"]
+        queued[-1] = queued[-1]._replace(**changed)
+
+    def torn_letters(self, view: str) -> object:
+        """Of WITH_LETTERS, the times at which a dead letter was not there with the rest of its transaction:
+        the left table is where it was before the letters that came since."""
+        rows = self.run(f"SUBSCRIBE {view} AS OF EARLIEST UP TO LATEST")
+        shown = [tuple(map(int, row[2:])) for row in rows if row[1] > 0]
+        assert shown == sorted(shown, key=lambda row: row[1])
+        return [(left, right, bad) for left, right, bad in shown if not left <= right <= left + bad]
 
     def torn(self) -> object:
         """The times at which one table was ahead of the other."""

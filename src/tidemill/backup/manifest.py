@@ -115,11 +115,16 @@ def read_stored(blobs: Blobs, path: str, stored: Stored) -> bytes:
 
 
 def known_parts(blobs: Blobs) -> dict[str, Stored]:
-    """The parts that whole backups have."""
-    found: dict[str, Stored] = {}
-    for name in names(blobs):
-        found.update(read_manifest(blobs, name).parts)
-    return found
+    """The parts of the last backup whose manifest can be read, as far as their files are there. Older backups
+    have no others that are still used: what a log does not name any more it never names again."""
+    there = {info.path: info.size for info in blobs.list("shards")}
+    for name in reversed(names(blobs)):
+        try:
+            parts = read_manifest(blobs, name).parts
+        except BackupDamaged:
+            continue
+        return {path: stored for path, stored in parts.items() if there.get(path) == stored.bytes}
+    return {}
 
 
 def prune(blobs: Blobs, keep: int) -> list[str]:

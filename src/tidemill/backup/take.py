@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import io
+import json
 import time
 import uuid
 import zipfile
@@ -16,6 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tidemill import failpoints
 from tidemill.backup.cut import AtCut, Cut, Moved, find_cut
@@ -25,7 +29,7 @@ from tidemill.errors import DataCorrupted, TidemillError
 from tidemill.persist.blob import BlobMissing, Blobs
 from tidemill.persist.formats import check
 from tidemill.persist.lease import CLOCK_SHARD
-from tidemill.persist.log import Loaded, checkpoint_path, entry_path, load
+from tidemill.persist.log import Loaded, checkpoint_path, entry_path, hint_path, load
 from tidemill.persist.part import part_path
 from tidemill.persist.shard import Shard
 from tidemill.persist.txns.record import TXNS_SHARD, unapplied
@@ -173,7 +177,9 @@ def _archive(past: AtCut, cut: Cut, loaded: Mapping[str, Loaded], secrets: Path 
             first = 0 if shard.checkpoint is None else shard.checkpoint
             if shard.checkpoint is not None:
                 path = checkpoint_path(shard_id, shard.checkpoint)
-                archive.writestr(f"{LOGS}/{path}", past.get(path))
+                data = past.get(path)
+                archive.writestr(f"{LOGS}/{path}", data)
+                archive.writestr(f"{LOGS}/{hint_path(shard_id)}", _hint(shard.checkpoint, data))
             listed = cut.listings[shard_id].entries
             # The checkpoint's own entry too: its stamp is the shard's last, where none follows.
             wanted = [v for v in range(first, cut.versions[shard_id] + 1) if v > first or v in listed]
@@ -183,6 +189,12 @@ def _archive(past: AtCut, cut: Cut, loaded: Mapping[str, Loaded], secrets: Path 
         for name, data in secrets_at(past, secrets):
             archive.writestr(f"{SECRETS}/{name}", data)
     return buffer.getvalue()
+
+
+def _hint(version: int, checkpoint: bytes) -> str:
+    """The file that names the checkpoint: without it the first entry would pass for one that never was."""
+    rows = pq.ParquetFile(pa.BufferReader(checkpoint)).metadata.num_rows
+    return json.dumps({"version": version, "size": rows})
 
 
 def _name(target: Blobs) -> str:

@@ -154,7 +154,7 @@ def behind(state: CatalogState, connections: Sequence[ItemId]) -> tuple[Connecti
 
 def transaction_source(state: CatalogState, source: Source) -> Source | None:
     """The source of the transaction topic that its envelope names."""
-    found = (state.items[i] for i in source.depends_on)
+    found = (state.items.get(i) for i in source.depends_on)
     return next((item for item in found if isinstance(item, Source)), None)
 
 

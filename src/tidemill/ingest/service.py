@@ -333,6 +333,12 @@ class Ingestion:
             group = self._groups.get(item.id)
         return None if group is None or group.waiting is None else group.waiting.id
 
+    def transaction_topic(self, item: Source) -> tuple[Source, int | None] | None:
+        """The source of its transaction topic, and from which time on that is readable; None if it names
+        none."""
+        topic = transaction_source(self._catalog.state, item)
+        return None if topic is None else (topic, self._readable_from(topic.id))
+
     def _open_topic(self, state: CatalogState, item: Source) -> KafkaSource:
         from tidemill.sources.kafka.source import KafkaSource
 

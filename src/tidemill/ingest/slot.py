@@ -14,6 +14,7 @@ from tidemill.errors import TidemillError
 from tidemill.ingest.machine import SourceMachine
 from tidemill.ingest.status import Report, RunState
 from tidemill.reclock.boundaries import boundary
+from tidemill.tracing import TickTrace
 
 # The delay after a failure, which doubles with each further one. An upstream that is down is queried six
 # times a minute; after a short failure the source continues within a second.
@@ -46,6 +47,10 @@ class SourceSlot:
     # The failure that was logged last: a transient one by its kind, because an unreachable upstream fails in
     # several ways; any other by its text.
     told: str | None = None
+    trace: TickTrace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trace = TickTrace({"tidemill.source.id": self.id, "tidemill.source.name": self.name})
 
     def ready(self, now: int) -> bool:
         return not self.busy and now >= self.due and time.monotonic() >= self.retry_at
@@ -73,6 +78,7 @@ class SourceSlot:
         self.failures += 1
         self.retry_at = time.monotonic() + wait
         self.report.become(RunState.STALLED, error)
+        self.trace.end({}, error)
 
     def next_due(self, now: int) -> None:
         """The boundary after the last one, or the latest boundary if that is already past."""

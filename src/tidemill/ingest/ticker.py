@@ -261,12 +261,14 @@ class Ticker:
         try:
             binding = slot.machine.bind(now)
         except Exception as e:
+            slot.trace.phase("bind", began)
             self._fail(slot, e)
             return None
         if binding is None:
             slot.report.slow = None
             self._succeeded(slot)
             return None
+        slot.trace.phase("bind", began)
         return time.monotonic() - began
 
     def _came_late(self, future: Future[float | None], slot: SourceSlot) -> None:
@@ -304,9 +306,13 @@ class Ticker:
                 if not isinstance(e, JobFailed):
                     log.exception("a shared job failed for an unforeseen reason")
                     e = JobFailed(f"{type(e).__name__}: {e}")
+                for slot in slots:
+                    slot.trace.phase("job", began)
                 self._blame(group, e)
                 return
             job_seconds = time.monotonic() - began
+            for slot in slots:
+                slot.trace.phase("job", began)
             commits = [
                 self._commits.submit(
                     self._finish_shared, slot, unit, facts, bind_seconds[slot.id], job_seconds
@@ -369,10 +375,12 @@ class Ticker:
             try:
                 (facts,) = self._runner.run([unit], lane=ALONE_LANE, seconds=unit.seconds)
             except Exception as e:
+                slot.trace.phase("job", began)
                 machine.abandon(unit)
                 self._fail(slot, e)
                 break
             job_seconds = time.monotonic() - began
+            slot.trace.phase("job", began)
             if self._again(slot, unit, facts):
                 continue
             if not self._finish(slot, unit, facts, bind_seconds, job_seconds):
@@ -445,6 +453,16 @@ class Ticker:
         statistics.updates_committed += facts.updates
         statistics.ticks += 1
         times = TickTimes(bind, job, time.monotonic() - began)
+        slot.trace.phase("commit", began)
+        slot.trace.end(
+            {
+                "tidemill.time": unit.time,
+                "tidemill.records": facts.records,
+                "tidemill.bytes": facts.bytes,
+                "tidemill.updates": facts.updates,
+                "tidemill.alone": slot.alone,
+            }
+        )
         slot.report.last = times
         slot.report.histogram.add(times)
         slot.report.slow = times.all if times.all * 1000 > slot.machine.timing.interval else None

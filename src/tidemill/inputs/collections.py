@@ -23,6 +23,7 @@ from tidemill.persist.shard import Shard
 from tidemill.persist.snapshot import InvalidAsOf, Snapshot
 from tidemill.reclock.progress import progress_at
 from tidemill.subscribe.follower import CollectionFollower
+from tidemill.time.shown import show_time
 from tidemill.types.names import physical_names
 
 Collection: TypeAlias = Table | Source | SourceTable | SourceProgress | MaterializedView
@@ -101,7 +102,7 @@ class Collections:
             shard = self.shard(item)
             snapshot = shard.snapshot(ts, readable=self.readable(item))
         except InvalidAsOf as e:
-            e.detail = not_readable(item, e.since, ts)
+            self.explain(e, item, ts)
             raise
         if isinstance(item, MaterializedView):
             snapshot.on_error = lambda error, text: explain_failure(
@@ -117,8 +118,19 @@ class Collections:
         try:
             return progress_at(machine.remap.shard, machine.source, ts, self.readable(item))
         except InvalidAsOf as e:
-            e.detail = not_readable(item, e.since, ts)
+            self.explain(e, item, ts)
             raise
+
+    def explain(self, error: InvalidAsOf, item: Item, asked: int) -> None:
+        """Adds to the error which relation's history begins after the time that was asked for, and why."""
+        error.detail = not_readable(item, error.since, asked)
+        topic = self._ingestion.transaction_topic(item) if isinstance(item, Source) else None
+        named, since = topic or (item, None)
+        if since is None or not asked < since <= error.since:
+            return
+        error.primary = f'source "{item.name}" cannot be read at times before its transaction topic'
+        error.detail += f' Source "{named.name}", which has its transactions, is from {show_time(since)} on.'
+        error.hint = "Ask for a later time."
 
     def follow(self, item: Collection, from_: int) -> CollectionFollower:
         """The relation's changes at and after `from_`. Raises InvalidAsOf where they are forgotten."""

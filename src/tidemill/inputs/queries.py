@@ -30,7 +30,6 @@ from tidemill.inputs.incremental import (
     sums_to_follow,
 )
 from tidemill.inputs.opened import QueryInputs, SystemRows, open_inputs
-from tidemill.inputs.timelines import not_readable
 from tidemill.persist.part import Part
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.query.evaluations import Evaluations
@@ -244,7 +243,7 @@ def _open(collections: Collections, inputs: QueryInputs, from_: int) -> list[Col
             try:
                 followers.append(collections.follow(item, from_))
             except InvalidAsOf as e:
-                e.detail = not_readable(item, e.since, from_ - 1)
+                collections.explain(e, item, from_ - 1)
                 raise
     except BaseException:
         for follower in followers:

@@ -108,6 +108,23 @@ def _binary(offsets: np.ndarray, data: np.ndarray, valid: np.ndarray) -> pa.Arra
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
+def leading_numbers(
+    octets: np.ndarray, at: np.ndarray, end: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The decimal numbers that begin at these places, of `most` digits at most (18), and the places behind
+    them; 0 where there is no digit. They stop before `end`, where `octets` must still have a byte."""
+    found, at = np.zeros(len(at), np.int64), np.minimum(at, end)
+    among = np.ones(len(at), np.bool_)
+    for _ in range(most):
+        digit = octets[at] - np.uint8(ord("0"))
+        among &= (digit < 10) & (at < end)
+        if not among.any():
+            break
+        found = np.where(among, found * 10 + digit, found)
+        at += among
+    return found, at
+
+
 def spans(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Offsets (length + 1) and bytes of a binary or string column. A null row may span any bytes."""
     _, offset_buffer, data_buffer = array.buffers()

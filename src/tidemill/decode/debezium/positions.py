@@ -14,12 +14,13 @@ from typing import ClassVar, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidemill.types.columns import constant, numbers, spans, valid_mask
+from tidemill.types.columns import constant, leading_numbers, numbers, spans, valid_mask
 from tidemill.types.kernels import pc
 
 # Of the logs' own numbers; the largest are far below it.
 _MAX_DIGITS = 18
 _BEHIND_TEXT = 8
+_NO_COMMIT = b"[null,"
 _FILE_NUMBER = re.compile(rf"[0-9]{{1,{_MAX_DIGITS}}}\Z", re.ASCII)
 _UUID_LETTERS = 36
 _SEQUENCE = re.compile(rf'\["([0-9]{{1,{_MAX_DIGITS}}})","([0-9]{{1,{_MAX_DIGITS}}})"\]', re.ASCII)
@@ -76,7 +77,7 @@ class PostgresPositions(Connector):
     ) -> tuple[np.ndarray, np.ndarray]:
         lsn, wrong = _whole(source.number("lsn"))
         sequence = source.text("sequence")
-        committed, ill = _last_commit(sequence, unknown)
+        committed, ill = last_commits(sequence, unknown)
         zeros = np.zeros_like(lsn)
         found = np.column_stack([np.where(streamed, committed, lsn), np.where(streamed, lsn, 0), zeros])
         wrong |= ill & streamed
@@ -149,28 +150,22 @@ def _whole(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return found, ~valid_mask(column) | (found < 0)
 
 
-def _last_commit(sequence: pa.Array, unknown: int) -> tuple[np.ndarray, np.ndarray]:
+def last_commits(sequence: pa.Array, unknown: int) -> tuple[np.ndarray, np.ndarray]:
     """The first of the two numbers of `["31231576","31232056"]`, `unknown` for `[null,"31223528"]`; and which
     are neither."""
     offsets, data = spans(sequence)
     first, last = (int(offsets[0]), int(offsets[-1])) if len(sequence) else (0, 0)
     octets = np.concatenate([data[first:last], np.zeros(_MAX_DIGITS + _BEHIND_TEXT, np.uint8)])
-    start = offsets[:-1].astype(np.int64) - first
-    found, at = np.zeros(len(start), np.int64), start + 2
-    among = np.ones(len(start), np.bool_)
-    for _ in range(_MAX_DIGITS):
-        digit = octets[at] - np.uint8(ord("0"))
-        among &= digit < 10
-        if not among.any():
-            break
-        found = np.where(among, found * 10 + digit, found)
-        at += among
-    said = _reads(octets, start, b'["') & (at > start + 2) & _reads(octets, at, b'","')
+    start, end = offsets[:-1].astype(np.int64) - first, offsets[1:].astype(np.int64) - first
+    found, at = leading_numbers(octets, start + 2, end, _MAX_DIGITS)
+    # Within its row: behind a short one stands the next.
+    said = _reads(octets, start, b'["') & (at > start + 2) & _reads(octets, at, b'","') & (at + 3 <= end)
+    known = valid_mask(sequence)
+    said &= known
     if bool(said.all()):
         return found, ~said
-    none = _reads(octets, start, b"[null,")
-    inside = valid_mask(sequence) & (at < offsets[1:] - first)
-    return np.where(said, found, unknown), ~((said | none) & inside)
+    none = known & _reads(octets, start, _NO_COMMIT) & (start + len(_NO_COMMIT) <= end)
+    return np.where(said, found, unknown), ~(said | none)
 
 
 def _reads(octets: np.ndarray, at: np.ndarray, letters: bytes) -> np.ndarray:

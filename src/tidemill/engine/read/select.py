@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -112,6 +112,13 @@ def _spark_query(
     bound = bind_query(query.tree, view.resolver(), param_types=types, session=view.info())
     check_timelines(view.state, bound)
     return QueryPlan(bound, query.as_of, view, reader)
+
+
+def plan_relation(
+    view: CatalogView, reader: Reader, name: ast.Name, as_of: ast.AsOf | None, types: Sequence[SqlType | None]
+) -> QueryPlan:
+    """SELECT * FROM name [AS OF time]."""
+    return _spark_query(view, reader, replace(table_query(name), as_of=as_of), types)
 
 
 class Readable(Protocol):

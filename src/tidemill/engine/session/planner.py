@@ -19,7 +19,7 @@ from tidemill.engine.ddl import subscriptions as subscriptions_ddl
 from tidemill.engine.ddl.catalog_changes import CatalogChanges
 from tidemill.engine.dml import copy_in
 from tidemill.engine.dml import writes as dml
-from tidemill.engine.read import select, show, show_create
+from tidemill.engine.read import location, select, show, show_create
 from tidemill.engine.session import controls, savepoints
 from tidemill.engine.session import prepare as prepared
 from tidemill.engine.session import session_functions as acting
@@ -120,6 +120,8 @@ def plan(
             return show.plan_show_objects(view, reader, statement)
         case ast.ShowCreate():
             return show_create.plan_show_create(view, statement)
+        case ast.ShowLocation():
+            return location.plan_show_location(view, reader, statement, types)
         case ast.Explain():
             return select.plan_explain(view, reader, statement, types)
         case ast.ExplainTimestamp():

@@ -32,7 +32,7 @@ from tidemill.inputs.collections import RelationDropped, relation_dropped
 from tidemill.inputs.followers import stamped
 from tidemill.inputs.opened import QueryInputs, SystemRows
 from tidemill.inputs.queries import answer_at, follow_query, has_one_answer, is_linear
-from tidemill.inputs.timelines import check_ours, not_readable
+from tidemill.inputs.timelines import check_ours
 from tidemill.inputs.view_failures import explain_failure
 from tidemill.persist.snapshot import InvalidAsOf
 from tidemill.sql import ast
@@ -117,7 +117,7 @@ class SubscribePlan:
             try:
                 own = await execution.open(partial(runtime.collections.follow, item, from_), Follower.close)
             except InvalidAsOf as e:
-                e.detail = not_readable(item, e.since, bounds.as_of)
+                runtime.collections.explain(e, item, bounds.as_of)
                 raise
             first = first_rows(reader, item, bounds.as_of, self.spec) if self.statement.snapshot else None
 

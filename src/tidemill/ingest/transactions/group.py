@@ -16,36 +16,32 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from tidemill.catalog.connections import hangs_on
 from tidemill.catalog.items import Connection, ItemId, Secret, Source
 from tidemill.catalog.source_ops import GIVEN_UP
 from tidemill.catalog.state import CatalogState
 from tidemill.errors import Internal
+from tidemill.ingest.transactions.announcement_topic import AnnouncementTopic
 from tidemill.ingest.transactions.cuts_shard import CutFacts, CutsShard, DecidedBinding, TableCut
 from tidemill.ingest.transactions.table_topic import TableTopic
 from tidemill.persist.environment import Environment
 from tidemill.reclock.boundaries import boundary
-from tidemill.reclock.transactions.announced import Announcements
 from tidemill.reclock.transactions.cuts import (
     VISIBLE_MS,
     TransactionCut,
     TransactionCuts,
     WaitingTransaction,
 )
-from tidemill.reclock.transactions.log import MAX_OPEN, TransactionLog
+from tidemill.reclock.transactions.log import TransactionLog
 from tidemill.sources.kafka.source import KafkaSource
-from tidemill.sources.kafka.transactions import AnnouncementScanner, SeenAnnouncements
 from tidemill.sources.offsets import Offsets, PartitionKey
 from tidemill.sql.names import quote_ident
 from tidemill.time.shown import show_time
 
-# Records of all tables that are seen before the next decision, at most, and announcements that are taken in
-# together.
+# Records of all tables that are seen before the next decision, at most; before the first one fewer, and then
+# twice as many each time: meanwhile there is nothing that tasks could read.
 SCAN_RECORDS = 500_000
-FEED_RECORDS = 100_000
+FIRST_RECORDS = 100_000
 # Decisions that a table may be behind, before there are new ones. One that binds nothing for so many seconds
 # is not waited for, up to another number of decisions.
 MAX_AHEAD = 2
@@ -56,7 +52,7 @@ SHOWN_SECONDS = 10.0
 # Topics whose ends are asked for at once.
 LOOK_THREADS = 8
 # Topics that are read at once.
-PASS_THREADS = 2
+PASS_THREADS = 3
 # How often history that no table needs is released.
 COMPACT_MS = 60_000
 
@@ -94,13 +90,15 @@ class _Opened:
     shard: CutsShard
     topic: KafkaSource
     hung: tuple[Connection | Secret, ...]
-    scanner: AnnouncementScanner
+    announcements: AnnouncementTopic
     cuts: TransactionCuts
     tables: dict[ItemId, _Table] = field(default_factory=dict[ItemId, _Table])
     # Everything that there was at the last look is behind a cut, or waits for something.
     caught_up: bool = False
     # There is nothing new before this time.
     look_again: int = 0
+    # Records of all tables that are seen before the next decision.
+    share: int = FIRST_RECORDS
     waiting: tuple[WaitingTransaction, float] | None = None
     # When (monotonic) which timestamps of END had been read: the last before the topics were looked at for
     # long, and those after it.
@@ -119,6 +117,7 @@ class _Opened:
             self.told.append((time.monotonic(), end))
 
     def close(self) -> None:
+        self.announcements.close()
         self.topic.close()
         for table in self.tables.values():
             table.topic.close()
@@ -260,14 +259,15 @@ class TransactionGroup:
         shard = CutsShard(self._environment, source.cuts_shard, topic.start[0])
         log = TransactionLog(topic.topic, shard.latest.finished)
         self._promised = max(self._promised, shard.upper)
-        scanner = AnnouncementScanner(topic.access())
-        return _Opened(shard, topic, hangs_on(state, source), scanner, TransactionCuts(log))
+        announcements = AnnouncementTopic(topic.access())
+        return _Opened(shard, topic, hangs_on(state, source), announcements, TransactionCuts(log))
 
     def _follow(self, opened: _Opened, state: CatalogState, source: Source) -> None:
         if hangs_on(state, source) != opened.hung:
             opened.topic.close()
             opened.topic, opened.hung = self._open_topic(state, source), hangs_on(state, source)
-            opened.scanner = AnnouncementScanner(opened.topic.access())
+            opened.announcements.close()
+            opened.announcements = AnnouncementTopic(opened.topic.access())
         items = {item.id: item for item in state.sources() if self.id in item.depends_on}
         for gone in opened.tables.keys() - items.keys():
             opened.tables.pop(gone).topic.close()
@@ -324,7 +324,9 @@ class TransactionGroup:
         opened.caught_up = caught_up
         if not caught_up:
             # While tasks read what was decided.
+            opened.share = min(2 * opened.share, SCAN_RECORDS)
             self._begin_reading(opened, most)
+            opened.announcements.begin(opened.cuts.log, self._passes)
         else:
             self._promise(at + interval)
             opened.look_again = at + interval
@@ -394,7 +396,7 @@ class TransactionGroup:
 
     def _begin_reading(self, opened: _Opened, most: int) -> None:
         """Begin to read the tables further, up to where they ended at the last look."""
-        share = max(min(2 * most, SCAN_RECORDS) // len(opened.tables), 1)
+        share = max(min(2 * most, opened.share) // len(opened.tables), 1)
         for table in opened.tables.values():
             table.topic.begin(share, opened.cuts.log.origins, self._passes)
 
@@ -416,37 +418,14 @@ class TransactionGroup:
         return all(done) and ended
 
     def _read_announcements(self, opened: _Opened, now: int) -> bool:
-        log = opened.cuts.log
         end = opened.topic.frontier(now)[0]
         self._store_learned(self.id, opened.topic)
-        upper = min(end, log.read + MAX_OPEN - len(log.announced))
-        waiting: list[SeenAnnouncements] = []
-        for seen in opened.scanner.scan(log.read, upper):
-            waiting.append(seen)
-            if sum(len(each.offsets) for each in waiting) >= FEED_RECORDS:
-                _feed(log, waiting)
-                waiting = []
-        _feed(log, waiting)
-        log.skip(upper)
-        return upper == end
+        return opened.announcements.read(opened.cuts.log, end)
 
     def _store_learned(self, source_id: ItemId, topic: KafkaSource) -> None:
         if topic.learned is not None:
             self._learn(source_id, topic.learned)
             topic.learned = None
-
-
-def _feed(log: TransactionLog, found: list[SeenAnnouncements]) -> None:
-    if found:
-        offsets = np.concatenate([each.offsets for each in found])
-        announcements = Announcements(
-            offsets,
-            np.concatenate([each.ends for each in found]),
-            pa.concat_arrays([each.ids for each in found]),
-            np.concatenate([each.times for each in found]),
-            pa.concat_arrays([each.counts for each in found]),
-        )
-        log.feed(announcements, int(offsets[-1]) + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import numpy as np
 
 from tidemill.reclock.transactions.ids import NO_KEY, Origins
 from tidemill.sources.kafka.transactions import SeenChanges
-from tidemill.types.kernels import pc
 
 # A record without a transaction of its own: of a snapshot, or a tombstone. It may be shown at any time.
 FREE = NO_KEY
@@ -72,9 +71,8 @@ class TransactionChanges:
 def changes_of(seen: SeenChanges, origins: Origins) -> TransactionChanges:
     """Raises UnknownId."""
     ids = origins.read(seen.ids)
-    # In PostgreSQL the transaction before ended at this number; right behind a snapshot it is not known.
-    before = np.asarray(pc.fill_null(seen.last_commits, -1))
-    numbers = np.where(ids.origins == 0, before, ids.numbers - 1)
+    # In PostgreSQL the transaction before ended at this number.
+    numbers = np.where(ids.origins == 0, seen.last_commits, ids.numbers - 1)
     return TransactionChanges(
         ids.keys, numbers, ids.origins, seen.runs, seen.orders, seen.offsets, seen.times
     )

@@ -18,10 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.errors import TidemillError
+from tidemill.types.columns import leading_numbers, spans, valid_mask
 from tidemill.types.kernels import pc
 
 # More bytes of log than a server can write.
 _MAX_LSN = 10**18
+_MAX_DIGITS = 18
 # A key is the number of the origin, and below these bits the transaction's own.
 _OWN_BITS = 48
 _UUID_LETTERS = 36
@@ -110,6 +112,9 @@ class Origins:
         if len(ids) == 0 or ids.null_count == len(ids):
             none = np.zeros(len(ids), np.int64)
             return TransactionIds(np.full(len(ids), NO_KEY, np.int64), none, none)
+        found = _pairs(ids)
+        if found is not None:
+            return found
         known = np.asarray(ids.is_valid())
         filled = pc.fill_null(ids, "0:0")
         colon = pc.fill_null(pc.match_substring(filled, ":"), False)
@@ -117,6 +122,7 @@ class Origins:
             heads, tails = _split(filled, ":")
             numeric = pc.match_substring_regex(heads, "^[0-9]+$")
             if pc.all(numeric).as_py():
+                # One of them is none of PostgreSQL: it is named.
                 own, lsn = _whole(heads, ids, 1 << _OWN_BITS), _whole(tails, ids)
                 return TransactionIds(np.where(known, own, NO_KEY), lsn, np.zeros(len(ids), np.int64))
             if known.all() and not pc.any(numeric).as_py():
@@ -151,6 +157,22 @@ class Origins:
         codes = np.array([self.code(name) for name in encoded.dictionary.to_pylist()], np.int64)
         origins = codes[np.asarray(encoded.indices)]
         return TransactionIds(np.where(known, (origins << _OWN_BITS) | own, NO_KEY), own, origins)
+
+
+def _pairs(ids: pa.Array) -> TransactionIds | None:
+    """Of PostgreSQL, as they nearly always are; None if one of them is another one."""
+    offsets, data = spans(ids)
+    first, last = int(offsets[0]), int(offsets[-1])
+    octets = np.concatenate([data[first:last], np.zeros(1, np.uint8)])
+    start, end = offsets[:-1].astype(np.int64) - first, offsets[1:].astype(np.int64) - first
+    own, colon = leading_numbers(octets, start, end, _MAX_DIGITS)
+    lsn, stop = leading_numbers(octets, colon + 1, end, _MAX_DIGITS)
+    good = (octets[colon] == ord(":")) & (colon > start) & (stop > colon + 1) & (stop == end)
+    good &= own < 1 << _OWN_BITS
+    known = valid_mask(ids)
+    if not (good | ~known).all():
+        return None
+    return TransactionIds(np.where(known, own, NO_KEY), np.where(known, lsn, 0), np.zeros(len(ids), np.int64))
 
 
 def _mark(origin: str) -> str:

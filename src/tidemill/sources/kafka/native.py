@@ -15,6 +15,7 @@ import ctypes
 from collections import deque
 from collections.abc import Mapping
 from functools import cache
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,7 @@ class Taken:
     def timestamps(self, rows: np.ndarray) -> np.ndarray:
         """Milliseconds; -1 for a message without a timestamp."""
         of = _library()[1].rd_kafka_message_timestamp
-        return np.fromiter([of(p, None) for p in self._pointers[rows].tolist()], np.int64, len(rows))
+        return np.fromiter(map(of, self._pointers[rows].tolist(), repeat(None)), np.int64, len(rows))
 
     def headers(self, rows: np.ndarray) -> pa.Array:
         return headers_column([_headers(pointer) for pointer in self._pointers[rows].tolist()])

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.decode.contract import legible
+from tidemill.decode.debezium.positions import last_commits
 from tidemill.decode.debezium.transactions import BEGIN, END, TransactionReader
 from tidemill.sources.contract import UpstreamError
 from tidemill.sources.kafka.consume import Range, Wanted, read_range
@@ -26,6 +27,9 @@ FORMATS = ("avro", "json")
 # bits are the time of the start.
 RUN_HEADER = "__debezium.context.runId"
 _RUN_DIGITS = 12
+
+# Right behind a snapshot the transaction before is not known.
+UNKNOWN_COMMIT = -1
 
 _CHANGES = Wanted(timestamps=True, keys=False, writer=RUN_HEADER)
 _ANNOUNCED = Wanted(timestamps=True, keys=False)
@@ -60,13 +64,14 @@ class TopicAccess:
 class SeenChanges:
     """Consecutive records of a partition, by columns. `ids` of their transactions, null without one;
     `orders`: the number of the change in it; `last_commits`: the end of the transaction before it in
-    PostgreSQL's log, null elsewhere; `runs`: when the run of the connector began, 0 if it does not say."""
+    PostgreSQL's log, `UNKNOWN_COMMIT` elsewhere; `runs`: when the run of the connector began, 0 if it does
+    not say."""
 
     offsets: np.ndarray
     times: np.ndarray
     ids: pa.Array
     orders: np.ndarray
-    last_commits: pa.Array
+    last_commits: np.ndarray
     runs: np.ndarray
 
 
@@ -99,7 +104,7 @@ class ChangeScanner:
                 _times(messages),
                 found.ids,
                 found.orders,
-                _last_commits(found.sequences),
+                last_commits(found.sequences, UNKNOWN_COMMIT)[0],
                 _runs(messages.writers),
             )
 
@@ -143,21 +148,6 @@ class AnnouncementScanner:
 def _times(messages: TopicMessages) -> np.ndarray:
     assert messages.timestamps is not None
     return messages.timestamps
-
-
-def _last_commits(sequences: pa.Array) -> pa.Array:
-    """The first number in a list of two, which is written as a text."""
-    if sequences.null_count == len(sequences):
-        return pa.nulls(len(sequences), pa.int64())
-    encoded = sequences.dictionary_encode()
-    texts = encoded.dictionary
-    parts = pc.split_pattern(texts, '"', max_splits=2)
-    long = pc.greater(pc.list_value_length(parts), 2)
-    first = pc.list_element(pc.if_else(long, parts, pa.scalar(["", "", ""], parts.type)), 1)
-    digits = pc.match_substring_regex(first, "^[0-9]{1,18}$")
-    told = pc.and_(digits, pc.starts_with(texts, '["'))
-    numbers = pc.if_else(told, first, None).cast(pa.int64())
-    return numbers.take(encoded.indices)
 
 
 def _runs(column: pa.Array | None) -> np.ndarray:

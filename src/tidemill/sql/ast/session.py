@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tidemill.sql.ast.base import Expr, Ident, Name, Query, Statement
+from tidemill.sql.ast.base import AsOf, Expr, Ident, Name, Query, Statement
 from tidemill.sql.ast.subscribe import Subscribe
 from tidemill.sql.ast.tables import ObjectKind
 
@@ -182,6 +182,14 @@ class ShowObjects(Statement):
 class ShowCreate(Statement):
     kind: ObjectKind  # TABLE, VIEW, MATERIALIZED VIEW, SOURCE, SINK, SUBSCRIPTION or CONNECTION
     name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class ShowLocation(Statement):
+    """SHOW LOCATION OF name [AS OF time]."""
+
+    name: Name
+    as_of: AsOf | None = None
 
 
 @dataclass(frozen=True, slots=True)

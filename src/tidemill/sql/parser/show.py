@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.errors import Unsupported
-from tidemill.sql.ast import Listing, ObjectKind, ShowCreate, ShowObjects, Statement
+from tidemill.sql.ast import AsOf, Listing, ObjectKind, ShowCreate, ShowLocation, ShowObjects, Statement
 from tidemill.sql.names import words
 from tidemill.sql.parser.cursor import TokenCursor
 from tidemill.sql.parser.settings import show_variable
@@ -44,6 +44,8 @@ def show(cursor: TokenCursor) -> Statement:
     """After SHOW."""
     if cursor.accept("create"):
         return _show_create(cursor)
+    if cursor.accept("location", "of"):
+        return _show_location(cursor)
     full = cursor.peek_any("full") and cursor.accept("full")
     for listing in Listing:
         if cursor.accept(*listing.value.lower().split()):
@@ -70,6 +72,14 @@ def _show_create(cursor: TokenCursor) -> Statement:
     raise Unsupported(
         f"SHOW CREATE {cursor.token.value.upper()} is not supported yet", position=cursor.offset + 1
     )
+
+
+def _show_location(cursor: TokenCursor) -> Statement:
+    name = cursor.name()
+    if not cursor.accept("as", "of"):
+        return ShowLocation(name)
+    at_least = cursor.accept("at", "least")
+    return ShowLocation(name, AsOf(cursor.expression(), at_least))
 
 
 def _show_objects(cursor: TokenCursor, listing: Listing) -> Statement:
