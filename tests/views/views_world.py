@@ -118,6 +118,9 @@ class PyInput:
         self.world.said = ts + 1
         return ts + 1
 
+    def first(self) -> int:
+        return self.shard.since
+
     def hold(self, at: int) -> Hold:
         return self.shard.hold(at)
 
