@@ -44,6 +44,8 @@ class Ledger:
     seed: int
     # (partition, offset) -> what was sent, for what was acknowledged; written by the client's callback.
     acknowledged: dict[tuple[int, int], tuple[str, str | None]] = field(default_factory=dict[Any, Any])
+    # Partition and what was sent, where the broker had it when the client tried again: it does not say where.
+    acknowledged_again: set[tuple[int, str, str | None]] = field(default_factory=set[Any])
     intents: int = 0
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -82,7 +84,9 @@ class Ledger:
 
     def _delivered(self, key: str, value: str | None) -> Any:
         def delivered(error: Any, message: Any) -> None:
-            if error is None:
+            if error is None and message.offset() is None:
+                self.acknowledged_again.add((message.partition(), key, value))
+            elif error is None:
                 self.acknowledged[message.partition(), message.offset()] = (key, value)
 
         return delivered
@@ -149,6 +153,9 @@ class Judge:
                 self.topic[partition, offset] = (_text(m.key()), _text(m.value()))
         for at, said in self.ledger.acknowledged.items():
             assert self.topic.get(at) == said, f"the broker lost or changed {at}"
+        if again := self.ledger.acknowledged_again.copy():
+            lost = again - {(partition, *message) for (partition, _), message in self.topic.items()}
+            assert not lost, f"the broker lost {lost}"
 
     def read_again(self) -> int:
         """The whole topic must be what it was; returns how many records it has."""

@@ -1,6 +1,7 @@
 """TRANSACTION METADATA over a real Debezium on a real PostgreSQL, with kill -9 of Connect, the broker and
 the server in turn: at every time three tables show a whole number of upstream transactions, in their order,
-and in the end they equal the upstream. `make chaos` goes 100 rounds.
+and in the end they equal the upstream. So do views over them, materialized and not, and what the reader of a
+durable subscription is told all the while. `make chaos` goes 100 rounds.
 
 A transfer goes between accounts of different tables, so the sum of all tells a torn transaction. One writer
 also numbers its transactions in every table, so unequal numbers tell a torn or exchanged one.
@@ -23,6 +24,7 @@ from typing import Any
 import psycopg
 import pytest
 from proof_debezium import SECONDS, SEED, DebeziumProof
+from proof_subscriber import Rows, Subscriber
 from proof_topics import Row, Topics
 
 from support.debezium import Debezium, SchemaRegistry
@@ -44,6 +46,8 @@ FORMS = {
 NUMBER = 0
 # Of these accounts the random transfers know nothing: a transaction may hold them while others work.
 APART = (ACCOUNTS + 1, ACCOUNTS + 2)
+ROWS = len(TABLES) * (APART[-1] + 1)
+TOTAL = len(TABLES) * ACCOUNTS * BALANCE
 
 
 class Ledger(DebeziumProof):
@@ -56,9 +60,10 @@ class Ledger(DebeziumProof):
     checked: dict[str, int]
     committed: dict[int, list[Row]]
     prefixes: dict[str, str]
+    subscribers: dict[str, Subscriber]
 
     def create(self) -> None:
-        self.rng, self.number, self.checked = random.Random(11 + SEED), 0, dict.fromkeys(FORMS, 0)
+        self.rng, self.number, self.checked = random.Random(11 + SEED), 0, {}
         self.committed = {}
         with self.debezium.sql() as sql:
             for table in TABLES:
@@ -102,6 +107,10 @@ class Ledger(DebeziumProof):
                     f"min(CASE id WHEN {NUMBER} THEN balance END) AS least, "
                     f"max(CASE id WHEN {NUMBER} THEN balance END) AS most FROM {form}_all".encode()
                 )
+                c.execute(f"CREATE MATERIALIZED VIEW {form}_kept AS SELECT * FROM {form}_state".encode())
+                c.execute(f"CREATE SUBSCRIPTION {form}_told FOR {form}_all".encode())
+        for form in FORMS:
+            self.subscribers[form] = Subscriber(f"{form}_told", self.ask, whole_rows)
 
     def transfers(self, count: int, *, numbered: bool = True, seed: int = 0) -> None:
         rng = random.Random(seed)
@@ -184,6 +193,7 @@ class Ledger(DebeziumProof):
                     if isinstance(found, str) or time.monotonic() > deadline:
                         raise AssertionError(self.explained(c, form, found, wanted))
                     time.sleep(0.2)
+                self.subscribers[form].wait_for(Counter(wanted), SECONDS)
 
     def rows(self, c: psycopg.Connection[Any], form: str) -> list[Row] | str:
         """What the tables have; the error if they have a row less often than not at all."""
@@ -216,22 +226,28 @@ class Ledger(DebeziumProof):
 
     def whole(self) -> None:
         """At every time that was not checked yet, the tables show whole transactions."""
-        total = len(TABLES) * ACCOUNTS * BALANCE
         with self.ask() as c:
-            for form in FORMS:
-                since = self.checked[form]
+            for view in (f"{form}_{which}" for form in FORMS for which in ("state", "kept")):
+                since = self.checked.get(view)
                 begin = f"AS OF {since}" if since else "AS OF EARLIEST"
-                seen = c.execute(f"SUBSCRIBE {form}_state {begin} UP TO LATEST".encode()).fetchall()
+                seen = c.execute(f"SUBSCRIBE {view} {begin} UP TO LATEST".encode()).fetchall()
                 rows = [row for row in seen if row[1] > 0]
                 assert rows or since
-                torn = [
-                    r for r in rows if r[3] != total or r[4] != r[5] or r[2] != len(TABLES) * (APART[-1] + 1)
-                ]
-                assert torn == [], (form, torn[:5])
+                torn = [r for r in rows if r[3] != TOTAL or r[4] != r[5] or r[2] != ROWS]
+                assert torn == [], (view, torn[:5])
                 numbers = [int(row[4]) for row in rows]
-                assert numbers == sorted(numbers), (form, numbers)
+                assert numbers == sorted(numbers), (view, numbers)
                 if rows:
-                    self.checked[form] = int(rows[-1][0])
+                    self.checked[view] = int(rows[-1][0])
+        for form, subscriber in self.subscribers.items():
+            assert subscriber.times > 1, form
+
+
+def whole_rows(rows: Rows) -> None:
+    """What is true of the rows of all tables at every time."""
+    assert set(rows.values()) == {1} and len(rows) == ROWS, rows
+    assert len({balance for _, account, balance in rows if account == NUMBER}) == 1, rows
+    assert sum(balance for _, account, balance in rows if account != NUMBER) == TOTAL, rows
 
 
 def update(sql: psycopg.Connection[Any], table: str, account: int, balance: str) -> Row:
@@ -250,7 +266,12 @@ def transaction_id(sql: psycopg.Connection[Any]) -> int:
 @pytest.fixture
 def ledger(tmp_path: Path, kafka: Kafka, registry: SchemaRegistry, debezium: Debezium) -> Generator[Ledger]:
     with Ledger.of(tmp_path, kafka, registry, debezium) as made:
-        yield made
+        made.subscribers = {}
+        try:
+            yield made
+        finally:
+            for subscriber in made.subscribers.values():
+                subscriber.stop()
 
 
 @pytest.mark.timeout(1200)

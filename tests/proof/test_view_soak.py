@@ -44,7 +44,7 @@ FORMS = (
     "SELECT k, v FROM (SELECT *, row_number() OVER (PARTITION BY k ORDER BY v) AS i FROM {r}) t WHERE i <= 2",
     "SELECT k, (v - lag(v, 1, 0) OVER (PARTITION BY k ORDER BY v))::int AS v FROM {r}",
     "SELECT DISTINCT ON (k) k, v FROM {r} ORDER BY k, v DESC",
-    "SELECT k, v FROM {r} x WHERE NOT EXISTS (SELECT FROM {s} y WHERE y.k = x.k AND y.v > x.v)",
+    "SELECT k, v FROM {r} x WHERE NOT EXISTS (SELECT 1 FROM {s} y WHERE y.k = x.k AND y.v > x.v)",
     "SELECT k, v FROM {r} WHERE (k, v) IN (SELECT k, v FROM {s})",
     "SELECT k, (SELECT max(y.v) FROM {s} y WHERE y.k = x.k) AS v FROM {r} x",
     "SELECT k, v FROM {r} ORDER BY v DESC NULLS LAST, k LIMIT 3",

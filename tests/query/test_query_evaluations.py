@@ -56,6 +56,16 @@ def test_one_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fake.done and sizes == [1] and evaluations.jobs == 1
 
 
+def test_what_may_fail_is_a_job_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluations, sizes = evaluating(monkeypatch)
+    member, fake = evaluations.join(["t"]), Fake(TidemillError("no"))
+    # Another that would be waited for.
+    evaluations.join(["t"])
+    with pytest.raises(TidemillError, match="no"):
+        evaluations.evaluate(member, pieces(fake), apart=True)
+    assert sizes == [1] and evaluations.jobs == 0
+
+
 def test_those_who_come_while_a_job_runs_are_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     running, go = threading.Event(), threading.Event()
 

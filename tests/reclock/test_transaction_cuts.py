@@ -211,3 +211,10 @@ def test_any_kills_and_any_reading(kind: str, seed: int) -> None:
 @given(seed=st.integers(0, 2**32))
 def test_thousands_of_kills(kind: str, seed: int) -> None:
     play(seed, kind)
+
+
+def test_a_table_without_records_moves_nothing() -> None:
+    """Its topic has no partition with records yet."""
+    cuts = TransactionCuts(TransactionLog("tx", Finished()))
+    cuts.topics["t"] = TopicChanges("t", "t", {}, joined=True)
+    assert cuts.decide(10) is None

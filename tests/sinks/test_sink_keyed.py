@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING
+from confluent_kafka import OFFSET_BEGINNING, Producer
 from sinks_world import ShardFeed, World
 
 from support.kafka import REQUEST_SECONDS, Kafka
@@ -29,6 +29,7 @@ from tidemill.sinks.machine import SinkMachine
 from tidemill.sinks.rows.messages import Origin, RowMessages
 from tidemill.sinks.target import SinkError, Written
 from tidemill.sources.contract import UpstreamError
+from tidemill.sources.kafka.metadata import Admin
 
 COMMITTED: dict[str, Any] = {"isolation.level": "read_committed"}
 COMPACT = {"cleanup.policy": "compact"}
@@ -55,8 +56,9 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # pyright: ign
     failpoints.arm("")
 
 
-# Compacted as those of users, but not before the test has read it: a restart of the broker ends a segment.
-KEPT = {**COMPACT, "min.compaction.lag.ms": "3600000"}
+# Compacted as those of users, but never while the test runs: a restart of the broker ends a segment, and the
+# messages' times, small numbers, are older than any `min.compaction.lag.ms`. No share of a log is above 1.
+KEPT = {**COMPACT, "min.cleanable.dirty.ratio": "1"}
 
 
 class Topic:
@@ -107,8 +109,17 @@ class Topic:
                 found.append((partition, json.loads(key)["k"], shown, int(at)))
         return found
 
+    def decided(self) -> None:
+        """Returns when the ends of all transactions are in all partitions, which is after the answer."""
+        admin, deadline = Admin(self.reached), time.monotonic() + REQUEST_SECONDS
+        for name, partitions in ((self.name, range(self.partitions)), (f"{self.name}-p", [0])):
+            while admin.ends(name, partitions, 60) != admin.written(name, partitions, 60):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
     def check(self) -> None:
         """Each change of each key once, in the order of their times."""
+        self.decided()
         wanted: dict[tuple[Any, int], Any] = {}
         for ((k, v), at), diff in self.world.expected(4, 1 << 60).items():
             if diff > 0:
@@ -302,6 +313,8 @@ def test_a_broker_that_is_away_stalls_and_loses_nothing(
     world.append([((1, "a"), 1)], 5)
     one = topic.machine()
     run(one, world)
+    # Kafka 4.3 loses the end of a transaction in topics so new that a restarted broker does not know them.
+    topic.decided()
     monkeypatch.setattr(kafka_transactions, "SILENCE_SECONDS", 0.5)
     for module in (kafka_progress, kafka_topic, kafka_transactions):
         monkeypatch.setattr(module, "LOOK_SECONDS", 3.0)
@@ -318,7 +331,33 @@ def test_a_broker_that_is_away_stalls_and_loses_nothing(
         assert time.monotonic() < deadline
         try:
             one.step()
-        except UpstreamError:
+        except (UpstreamError, SinkError) as e:
+            assert isinstance(e, UpstreamError) or "another process has gone on" in str(e)
             time.sleep(0.1)
     one.close()
+    topic.check()
+
+
+def test_nothing_is_sent_again_while_a_transaction_is_undecided(
+    world: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another sink's transaction is open in the topic of the progress, and hides what this one committed."""
+    monkeypatch.setattr(kafka_progress, "LOOK_SECONDS", 3.0)
+    topic = Topic(world, kafka)
+    other = Producer(kafka.client(**{"transactional.id": f"{topic.name}-other"}))
+    other.init_transactions(REQUEST_SECONDS)
+    other.begin_transaction()
+    other.produce(f"{topic.name}-p", b"{}", b"s2")
+    other.flush()
+    world.append([((1, "a"), 1)], 5)
+    one = topic.machine()
+    run(one, world)
+    one.close()
+    again = topic.machine(2)
+    with pytest.raises(UpstreamError, match="it is not decided"):
+        again.step()
+    other.abort_transaction(REQUEST_SECONDS)
+    world.append([((1, "a"), -1)], 6)
+    run(again, world)
+    again.close()
     topic.check()

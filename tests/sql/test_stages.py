@@ -38,9 +38,15 @@ def shown(query: str) -> str:
     lines: list[str] = []
     for keyed in keyed_stages(bound):
         reads = ", ".join(
-            f"{bound.inputs.get(i.source, i.source)}({', '.join(i.key)})" for i in keyed.stage.inputs
+            f"one row of {i.source}"
+            if i.single
+            else f"{bound.inputs.get(i.source, i.source)}({', '.join(i.key)})"
+            for i in keyed.stage.inputs
         )
-        lines.append(f"{'; '.join(explain_rules(keyed.stage)) or 'linear'} <- {reads}")
+        rules = "; ".join(explain_rules(keyed.stage)) or "linear"
+        if keyed.stage.recalled:
+            rules += f"; its answers by {', '.join(keyed.stage.recalled)}"
+        lines.append(f"{rules} <- {reads}")
     return "\n".join(lines)
 
 
@@ -119,13 +125,29 @@ SELECT count(*) FROM t
 > sums <- t()
 > linear <- stage_0()
 SELECT a, count(*) FROM t GROUP BY ROLLUP (a)
-! an aggregate over all rows
+> sums, for each t1.a <- t(a)
+> sums <- t()
+> linear <- stage_0(), stage_1()
+SELECT a, max(b) FROM t GROUP BY ROLLUP (a)
+! GROUPING SETS without a common key
 SELECT a FROM t ORDER BY a LIMIT 3
 ! LIMIT over all rows
 SELECT a FROM t WHERE b > (SELECT avg(b) FROM t)
+> sums <- t()
+> linear <- stage_0()
+> linear <- t(), one row of stage_1
+SELECT a FROM t WHERE b > (SELECT max(b) FROM t)
+! an aggregate over all rows
+SELECT a FROM t WHERE b > (SELECT b FROM u)
 ! a subquery that has no equality with the query around it
 SELECT a FROM t WHERE a NOT IN (SELECT a FROM u)
+> sums <- u()
+> linear <- stage_0()
+> a subquery, for each t1.a <- u(a), t(a), one row of stage_1
+SELECT a FROM t WHERE (a NOT IN (SELECT a FROM u)) IS NULL
 ! a subquery that has no equality with the query around it
+SELECT a, sum(f) FROM t GROUP BY a HAVING count(*) > (SELECT count(*) FROM u)
+! sum() of double precision
 SELECT t.a FROM t JOIN u ON t.a > u.a
 ! a join without an equality of columns of both sides
 SELECT t.a FROM t JOIN u ON t.i = u.b * interval '1 day'
@@ -137,34 +159,52 @@ WITH RECURSIVE r AS (SELECT a FROM t UNION ALL SELECT a + 1 FROM r WHERE a < 9) 
 SELECT a, random() FROM t GROUP BY a
 ! random()
 SELECT a, sum(f) FROM t GROUP BY a
+> GROUP BY, for each t1.a; its answers by c0 <- t(a)
+SELECT sum(f) FROM t GROUP BY a
 ! sum() of double precision
 SELECT a, avg(DISTINCT f) FROM t GROUP BY a
-! avg() of double precision
+> GROUP BY, for each t1.a; its answers by c0 <- t(a)
+SELECT a + 1, avg(f) FROM t GROUP BY a + 1 HAVING count(*) > 1 ORDER BY 2
+> linear <- t()
+> GROUP BY, for each (t1.a + 1); its answers by c0 <- stage_0(c2)
+SELECT t.b, sum(t.f) FROM t JOIN u USING (a) GROUP BY t.b
+> join, for each t1.a <- t(a), u(a)
+> GROUP BY, for each t1.b; its answers by c0 <- stage_0(c0)
+SELECT u.a, x.z FROM u LEFT JOIN (SELECT a, sum(f) AS z FROM t GROUP BY a) x ON u.a = x.a
+> left join, for each t1.a; its answers by c0 <- u(a), t(a)
+SELECT z, count(*) FROM (SELECT a, sum(f) AS z FROM t GROUP BY a) x GROUP BY z
+! sum() of double precision
+SELECT a, b FROM u UNION ALL SELECT a, sum(f) FROM t GROUP BY a
+> GROUP BY, for each t1.a; its answers by c0 <- u(a), t(a)
+SELECT a, (SELECT sum(f) FROM t WHERE t.a = u.a) FROM u
+> a subquery, for each t1.a; its answers by c0 <- t(a), u(a)
 SELECT a, min(f), count(f) FROM t GROUP BY a
 > GROUP BY, for each t1.a <- t(a)
 SELECT a, array_agg(b) FROM t GROUP BY a
-! array_agg() without an order of all that it collects
-SELECT a, string_agg(s, ',' ORDER BY b) FROM t GROUP BY a
-! string_agg() without an order of all that it collects
+> GROUP BY, for each t1.a; its answers by c0 <- t(a)
+SELECT a, s, string_agg(s, ',' ORDER BY b) FROM t GROUP BY a, s
+> GROUP BY, for each t1.a, t1.s; its answers by c0, c1 <- t(a, s)
 SELECT a, string_agg(s, ',' ORDER BY b, s), array_agg(DISTINCT b) FROM t GROUP BY a
 > GROUP BY, for each t1.a <- t(a)
 SELECT a, any_value(b) FROM t GROUP BY a
-! any_value()
-SELECT a, f::text, count(*) FROM t GROUP BY a, f::text
+> GROUP BY, for each t1.a; its answers by c0 <- t(a)
+SELECT f::text, count(*) FROM t GROUP BY f::text
 ! a float as text
 SELECT DISTINCT ON (a) a, b, s FROM t ORDER BY a, b
+> DISTINCT ON, for each t1.a; its answers by c0 <- t(a)
+SELECT DISTINCT ON (a) b, s FROM t ORDER BY a, b
 ! DISTINCT ON with rows that may be equal in the order
 SELECT DISTINCT ON (a) a, b, s FROM t ORDER BY a, b, s
 > DISTINCT ON, for each t1.a <- t(a)
 SELECT a, b, s, row_number() OVER (PARTITION BY a ORDER BY b) FROM t
-! row_number() over rows that may be equal in the order
+> a window function, for each t1.a; its answers by c0 <- t(a)
 SELECT a, b, row_number() OVER (PARTITION BY a ORDER BY b) FROM t
 > a window function, for each t1.a <- t(a)
 SELECT a, sum(b) OVER (PARTITION BY a ORDER BY s ROWS 2 PRECEDING) FROM t
-! sum() over rows that may be equal in the order
+> a window function, for each t1.a; its answers by c0 <- t(a)
 SELECT t.a, z.b FROM t, LATERAL (SELECT b FROM u WHERE u.a = t.a LIMIT 1) z
-! LIMIT without ORDER BY
-SELECT t.a, z.b FROM t, LATERAL (SELECT b FROM u WHERE u.a = t.a ORDER BY s LIMIT 1) z
+> LATERAL, for each t1.a; its answers by c0 <- t(a), u(a)
+SELECT t.b, z.b FROM t, LATERAL (SELECT b FROM u WHERE u.a = t.a ORDER BY s LIMIT 1) z
 ! LIMIT of rows that may be equal in the order
 SELECT t.a, z.b FROM t, LATERAL (SELECT b FROM u WHERE u.a = t.a ORDER BY b LIMIT 1) z
 > LATERAL, for each t1.a <- t(a), u(a)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from tidemill.arrangements import key_hash
 from tidemill.query.multiset import add_up
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
-from tidemill.types.identity import row_hash
 from tidemill.types.kernels import pc
-from tidemill.types.model import RelationDesc
 
 
 class ListedIndex:
@@ -27,7 +26,7 @@ class ListedIndex:
         assert (np.diff(hashes.astype(object)) > 0).all()
         rows = pa.concat_tables(self._updates)
         rows = rows.filter(pc.less(rows.column(TIME_COLUMN), before)).drop_columns([TIME_COLUMN])
-        own = row_hash(rows, RelationDesc(), self._key).view(np.uint64)
+        own = key_hash(rows, self._key)
         found = add_up([rows.filter(pa.array(np.isin(own, hashes)))])
         # As shards say it.
         return found.cast(pa.schema([f.with_nullable(f.name != DIFF_COLUMN) for f in found.schema]))

@@ -12,17 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from key_index import ListedIndex
-from test_key_local_follower import (
-    DESCS,
-    LAST,
-    NAMES,
-    Histories,
-    history,
-    rows,
-    rows_at,
-    rows_in_order,
-    select,
-)
+from stage_world import Histories, StageWorld
+from test_key_local_follower import DESCS, LAST, NAMES, history, rows, rows_in_order
 from told_spans import Told, Update
 
 from tidemill.errors import InvalidValue, TidemillError
@@ -59,8 +50,8 @@ SELECT sum(y) FROM h HAVING count(*) > 2
 def follower(
     spark: SparkHost, bound: BoundQuery, found: Histories, uppers: list[int]
 ) -> AccumulatingFollower:
-    query = accumulated(bound)
-    inputs = {p: rows_at(found, relation, 0) for p, relation in bound.inputs.items()}
+    query, world = accumulated(bound), StageWorld(spark, DESCS, found)
+    inputs = {p: world.input(relation, 0) for p, relation in bound.inputs.items()}
     first = collect(spark, query.first, inputs, query.first_columns).rename_columns(query.state.names)
     first = first.append_column(DIFF_COLUMN, pa.array(np.ones(first.num_rows, np.int64)))
     told = {
@@ -86,7 +77,7 @@ def test_sums_follow_the_answer(spark: SparkHost, text: str, seed: int) -> None:
     dice = random.Random(f"{text} {seed}")
     found = {name: history(dice, desc) for name, desc in DESCS.items()}
     uppers = [*sorted(dice.sample(range(2, LAST + 1), dice.randint(0, 2))), LAST + 1]
-    bound = NAMES.bind(text)
+    bound, world = NAMES.bind(text), StageWorld(spark, DESCS, found)
     follow = follower(spark, bound, found, uppers)
     at_each: dict[int, Counter[str]] = {}
     while follow.frontier <= LAST:
@@ -98,12 +89,12 @@ def test_sums_follow_the_answer(spark: SparkHost, text: str, seed: int) -> None:
         for row, time, diff in zip(told, times, diffs, strict=True):
             assert changes.lower <= time < changes.upper
             at_each.setdefault(time, Counter())[row] += diff
-    answer = rows(select(spark, bound, bound.sql(), found, 0))
+    answer = rows(world.select(bound, bound.sql(), 0))
     for at in range(1, LAST + 1):
         for row, diff in at_each.get(at, Counter[str]()).items():
             answer[row] += diff
         if at in (2, LAST):
-            expected = rows(select(spark, bound, bound.sql(), found, at))
+            expected = rows(world.select(bound, bound.sql(), at))
             assert {r: n for r, n in answer.items() if n} == expected, f"at {at} of {found}, in {uppers}"
 
 

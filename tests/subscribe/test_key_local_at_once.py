@@ -14,8 +14,9 @@ from told_spans import Told, Update, updates_table
 
 from tidemill.query.multiset import add_up
 from tidemill.sql.plan.versions import VERSION
-from tidemill.subscribe import key_local
-from tidemill.subscribe.key_local import KeyedInput, KeyLocalFollower, RunningStage
+from tidemill.subscribe import key_local_changes
+from tidemill.subscribe.key_local import KeyLocalFollower
+from tidemill.subscribe.key_local_changes import KeyedInput, RunningStage
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN, arrow_schema
 from tidemill.types.model import INT4, INT8, Column, RelationDesc
 
@@ -72,7 +73,7 @@ def history(dice: random.Random) -> list[Update]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_stage_at_once(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(key_local, "MAX_VERSION_ROWS", 15)
+    monkeypatch.setattr(key_local_changes, "MAX_VERSION_ROWS", 15)
     dice = random.Random(seed)
     found = history(dice)
     groups = Groups(found)

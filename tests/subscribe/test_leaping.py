@@ -9,8 +9,8 @@ from decimal import Decimal
 
 import pytest
 import test_accumulating_follower as sums
-import test_key_local_follower as keys
-from test_key_local_follower import DESCS, LAST, NAMES, Histories, rows, rows_in_order, select
+from stage_world import Histories, StageWorld
+from test_key_local_follower import DESCS, LAST, NAMES, rows, rows_in_order
 from told_spans import Told, Update
 
 from tidemill.errors import TidemillError
@@ -56,7 +56,7 @@ def opened(
     if query in SUMS:
         return sums.follower(spark, bound, found, uppers)
     if query in KEYS:
-        return keys.follower(spark, bound, found, uppers, 1)
+        return StageWorld(spark, DESCS, found).follower(bound, uppers)
     told = {
         p: Told(DESCS[r], [u for u in found[r] if u[1] > 0], list(uppers)) for p, r in bound.inputs.items()
     }
@@ -75,7 +75,7 @@ def test_the_error_is_there_when_select_has_it(spark: SparkHost, query: str, see
     wanted: dict[int, Counter[str] | str] = {}
     for at in range(LAST + 1):
         try:
-            wanted[at] = rows(select(spark, bound, bound.sql(), found, at))
+            wanted[at] = rows(StageWorld(spark, DESCS, found).select(bound, bound.sql(), at))
         except TidemillError as e:
             wanted[at] = e.primary
     follow = opened(spark, bound, query, found, uppers)

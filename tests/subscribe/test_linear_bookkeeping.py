@@ -19,6 +19,7 @@ from tidemill.query.evaluations import Evaluations, Member
 from tidemill.query.linear_changes import ChangePiece
 from tidemill.sql.bind import linearity
 from tidemill.subscribe.changes import CollectionChanges
+from tidemill.subscribe.leaping import StillFailing
 from tidemill.subscribe.linear import LinearFollower
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 from tidemill.types.model import INT4, Column, RelationDesc
@@ -35,17 +36,27 @@ class Identity:
     """Stands for `Evaluations`: every formula gives the column as it is."""
 
     def __init__(self) -> None:
-        self.members = 0
+        self.joined: set[Member] = set()
         self.away = False
 
+    @property
+    def members(self) -> int:
+        return len(self.joined)
+
     def join(self, relations: Iterable[str]) -> Member:
-        self.members += 1
-        return Member(frozenset(relations))
+        member = Member(frozenset(relations))
+        self.joined.add(member)
+        return member
+
+    def come_back(self, member: Member) -> None:
+        self.joined.add(member)
 
     def leave(self, member: Member) -> None:
-        self.members -= 1
+        self.joined.discard(member)
 
-    def evaluate(self, member: Member, pieces: Sequence[ChangePiece]) -> None:
+    def evaluate(self, member: Member, pieces: Sequence[ChangePiece], *, apart: bool = False) -> None:
+        # Others neither wait for one that may fail, nor share its job.
+        assert apart is (member not in self.joined) or not pieces
         if pieces and self.away:
             raise Unavailable("Spark is gone")
         for piece in pieces:
@@ -174,3 +185,41 @@ def test_it_closes_its_inputs_and_leaves() -> None:
     follow.close()
     assert identity.members == 0
     assert [one.closed for one in inputs.values()] == [1, 1]
+
+
+@given(t=UPDATES, u=UPDATES, uppers=st.lists(st.integers(1, 5), max_size=3, unique=True))
+@settings(deadline=None)
+def test_it_goes_on_behind_errors(t: list[Update], u: list[Update], uppers: list[int]) -> None:
+    """Rows that cannot be evaluated come and go: at each time there is an error if one is there."""
+    bad = [(-value - 1, time, diff) for value, time, diff in u]
+    histories = {"t": [*t, *bad], "u": u}
+    ends = [*sorted(uppers), 6]
+    identity = Identity()
+    follow = follower({n: telling(h, ends) for n, h in histories.items()}, identity=identity)
+    sums: Counter[int] = Counter()
+    failing: set[int] = set()
+    while follow.frontier < 6 and max(failing, default=0) < 5:
+        try:
+            found = follow.leap() if follow.frontier in failing else follow.advance()
+        except InvalidValue:
+            failing.add(follow.frontier)
+            continue
+        assert found is not None
+        if isinstance(found, StillFailing):
+            failing.update(range(max(failing) + 1, found.upper))
+            continue
+        if found.lower in failing:
+            failing.update(range(max(failing) + 1, found.upper - 1))
+            assert identity.members == 1
+        for value, _, diff in rows(found):
+            sums[value] += diff
+        at = found.upper - 1
+        wanted: Counter[int] = Counter()
+        for value, time, diff in (x for h in histories.values() for x in h):
+            wanted[value] += diff if time <= at else 0
+        assert {v: n for v, n in sums.items() if n} == {v: n for v, n in wanted.items() if n}
+    for at in range(6):
+        there: Counter[int] = Counter()
+        for value, time, diff in histories["t"]:
+            there[value] += diff if time <= at else 0
+        assert (at in failing) == any(n for v, n in there.items() if v < 0), at

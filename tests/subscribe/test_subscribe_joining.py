@@ -134,6 +134,23 @@ def test_whoever_is_behind_the_tail_catches_up_by_itself() -> None:
     run(work)
 
 
+def test_one_that_shares_nothing_hands_its_follower_to_its_tail() -> None:
+    own = Script(1, ([3], 5), ([], 5))
+
+    async def work(pool: ThreadPoolExecutor) -> None:
+        tail = Tail(lambda: own, pool, lambda _: None)
+        alone = Reading(pool, tail, own)
+        await alone.until(3)
+        own.spans.append(([6, 7], 8))
+        tail.wake()
+        await alone.until(3, 6, 7)
+        assert not own.closed
+        await alone.close()
+
+    run(work)
+    assert own.closed
+
+
 def test_progress_never_goes_back() -> None:
     """The tail tells those who were there before what others know already."""
 

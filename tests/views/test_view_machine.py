@@ -19,6 +19,7 @@ from views_world import (
     BAD,
     BAD_TEXT,
     QUERIES,
+    LeapingQuery,
     NoAnswer,
     PyProgram,
     Rows,
@@ -307,6 +308,27 @@ def test_a_follower_goes_on_behind_an_error(world: World) -> None:
         assert machine.health.error is None
         judge(world, "summed", machine.shard, machine.readable)
     assert len(_program(machine).followed) == 1
+    machine.close()
+    world.close()
+
+
+def test_an_error_of_the_follower_alone_is_none_of_the_view(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may evaluate in another order than the query, from the beginning or while there is a real error."""
+
+    def fails(_: LeapingQuery, at: int) -> bool:
+        return any(v == 99 for _, v in world.contents(at)["a"])
+
+    monkeypatch.setattr(LeapingQuery, "fails", fails)
+    world.leaps = True
+    world.create("view", "summed")
+    machine = world.machine("view")
+    finish(machine)
+    for rows in ({(1, 99): 1}, {(1, 99): -1}, {(1, BAD): 1}, {(1, BAD): -1, (2, 99): 1}, {(2, 99): -1}):
+        world.commit({"a": Counter(rows)})
+        finish(machine)
+        judge(world, "summed", machine.shard, machine.readable)
     machine.close()
     world.close()
 

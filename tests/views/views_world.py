@@ -118,6 +118,9 @@ class PyInput:
         self.world.said = ts + 1
         return ts + 1
 
+    def first(self) -> int:
+        return self.shard.since
+
     def hold(self, at: int) -> Hold:
         return self.shard.hold(at)
 
@@ -186,6 +189,8 @@ class LeapingQuery(QueryFollower):
         super().__init__(inputs, evaluate, from_, before, now)
         self._failure: NoAnswer | None = None
         self._leapt = from_
+        # The last time at which it was evaluated.
+        self.failed_at = -1
 
     def advance(self) -> CollectionChanges | None:
         if self._failure is not None:
@@ -193,7 +198,7 @@ class LeapingQuery(QueryFollower):
         try:
             return super().advance()
         except NoAnswer as e:
-            at = self._leapt = self._failed_at
+            at = self._leapt = self.failed_at
             self._failure = e
             if at == self.frontier:
                 raise
@@ -201,8 +206,14 @@ class LeapingQuery(QueryFollower):
             return CollectionChanges(stamped(self._before.slice(0, 0), lower), lower, at)
 
     def _at(self, at: int) -> CollectionChanges:
-        self._failed_at = at
+        self.failed_at = at
+        if self.fails(at):
+            raise NoAnswer("only here")
         return super()._at(at)
+
+    def fails(self, at: int) -> bool:
+        """Although the query does not."""
+        return False
 
     def leap(self) -> CollectionChanges | StillFailing | None:
         if len(self._times) > 3:
@@ -213,15 +224,11 @@ class LeapingQuery(QueryFollower):
         try:
             found = super().advance()
         except NoAnswer as e:
-            self._failure, self._leapt = e, self._failed_at + 1
-            return StillFailing(self._failed_at, self._leapt, e)
+            self._failure, self._leapt = e, self.failed_at + 1
+            return StillFailing(self.failed_at, self._leapt, e)
         finally:
             upper, self.frontier = self.frontier, lower
-        if (
-            found is not None
-            and not found.updates.num_rows
-            and upper - 1 != getattr(self, "_failed_at", None)
-        ):
+        if found is not None and not found.updates.num_rows and upper - 1 != self.failed_at:
             # Time passes.
             self._failure, self._leapt = failure, upper
             return StillFailing(first, upper)

@@ -195,6 +195,8 @@ class SourceMachine:
         self.first: Offsets | None = None
         # It is not readable before this time.
         self._first_since = 0
+        # When it first caught up, if that was in this life. since may be earlier while readers wait for it.
+        self.hydrated_at = 0
         self.set_feeds(feeds)
         # A source is readable from the time at which it first caught up. since moves there.
         self.hydrated = all(f.shard.since > timing.created for f in self._original())
@@ -624,7 +626,7 @@ class SourceMachine:
         self._promise(since + 1)
         for feed in original:
             feed.shard.downgrade_since(since, record=True)
-        self.hydrated = True
+        self.hydrated, self.hydrated_at = True, since
 
     # -- history
 

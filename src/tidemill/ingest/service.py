@@ -463,6 +463,11 @@ class Ingestion:
         shard = None if isinstance(item, SourceProgress) else item.shard
         return slot.machine.readable if shard is None else slot.machine.complete(shard)
 
+    def hydrated_at(self, item: Source | SourceTable) -> int:
+        """When it first caught up, if that was in this life; else 0."""
+        slot = self._source(item).slot
+        return 0 if slot is None else slot.machine.hydrated_at
+
     def report(self, item: Source | SourceTable | SourceProgress) -> Report:
         return self._source(item).report
 

@@ -87,6 +87,14 @@ class Collections:
         self._environment.txns.apply_until(item.shard, ts)
         return ts + 1
 
+    def first(self, item: Collection) -> int:
+        """The earliest time at which the relation can be read. Readers that waited for a source to catch up
+        hold its history from before."""
+        since = self.shard(item).since
+        if isinstance(item, Source | SourceTable):
+            return max(since, self._ingestion.hydrated_at(item))
+        return since
+
     def table_upper(self, table: Table) -> int:
         """Every read time of the oracle is before it or at it."""
         return self._environment.txns.readable_upper(table.shard)

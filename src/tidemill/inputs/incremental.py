@@ -7,7 +7,7 @@ shared by all queries that look rows up by the same columns, those of inner stag
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -41,7 +41,8 @@ from tidemill.sql.plan.unkept import NotIncremental
 from tidemill.sql.plan.versions import VERSION
 from tidemill.subscribe.accumulating import AccumulatingFollower
 from tidemill.subscribe.follower import CollectionFollower
-from tidemill.subscribe.key_local import KeyIndex, KeyLocalFollower, RunningStage
+from tidemill.subscribe.key_local import KeyLocalFollower
+from tidemill.subscribe.key_local_changes import KeyIndex, RunningStage
 from tidemill.subscribe.linear import LinearFollower, told_names
 from tidemill.subscribe.stage_query import running_stages
 from tidemill.types.arrow import DIFF_COLUMN, shard_schema
@@ -101,11 +102,25 @@ def describe_stages(catalog: CatalogState, bound: BoundQuery) -> list[str]:
     said = ["for the keys that changes touch"]
     for number, keyed in enumerate(stages, 1):
         reads = [
-            names[i.source] + (f" by {', '.join(i.key)}" if i.key else ", its changes alone")
+            names[i.source]
+            + (
+                f" by {', '.join(i.key)}"
+                if i.key
+                else ", one row: all is evaluated when it changes"
+                if i.single
+                else ", its changes alone"
+            )
             for i in keyed.stage.inputs
         ]
         rules = explain_rules(keyed.stage) or ["on changes alone"]
         said.append(f"  Stage {number}: {'; '.join(rules)}")
+        if keyed.stage.recalled:
+            by = [
+                c.name
+                for (n, _), c in zip(keyed.stage.columns, bound.columns, strict=True)
+                if n in keyed.stage.recalled
+            ]
+            said.append(f"    keeps its answers, by {', '.join(by)}")
         said += [f"    reads {line}" for line in reads]
     return said
 
@@ -117,10 +132,11 @@ def follow_stages(
     stages: Sequence[KeyedStage],
     followers: Mapping[str, CollectionFollower],
     from_: int,
+    before: Callable[[], pa.Table],
 ) -> KeyLocalFollower:
-    """`followers`: of the query's relations from `from_` on, by placeholder. Raises NotIncremental if Spark
-    cannot run a stage."""
-    opened = _Stages(runtime, catalog, bound, stages)
+    """`followers`: of the query's relations from `from_` on, by placeholder. `before` returns its result just
+    before. Raises NotIncremental if Spark cannot run a stage."""
+    opened = _Stages(runtime, catalog, bound, stages, before)
     holds = [follower.hold() for follower in dict.fromkeys(followers.values())]
     try:
         opened.check()
@@ -232,9 +248,15 @@ class _Stages:
     """The stages of one query."""
 
     def __init__(
-        self, runtime: QueryRuntime, catalog: CatalogState, bound: BoundQuery, stages: Sequence[KeyedStage]
+        self,
+        runtime: QueryRuntime,
+        catalog: CatalogState,
+        bound: BoundQuery,
+        stages: Sequence[KeyedStage],
+        before: Callable[[], pa.Table],
     ) -> None:
         self._runtime = runtime
+        self._before = before
         self._catalog = catalog
         self._bound = bound
         self._stages = stages
@@ -274,7 +296,9 @@ class _Stages:
 
     def kept(self, from_: int) -> tuple[int, list[RunningStage], dict[str, CollectionFollower]] | None:
         """The stages, and followers of the relations, at the earlier time at which an earlier process has
-        left the rows of all inner stages; None where there is no such time."""
+        left the rows of all inner stages; None where there is no such time, or where answers are kept."""
+        if any(s.stage.recalled for s in self._stages):
+            return None
         inner = {(s.stage.name, s.stage.groups) for s in self._stages if s.stage.sums}
         inner |= {
             (i.source, i.key)
@@ -333,12 +357,25 @@ class _Stages:
     def _open_index(self, from_: int, source: str, key: tuple[str, ...], schema: pa.Schema) -> KeyIndex:
         arrangements, collections = self._runtime.arrangements, self._runtime.collections
         keyed = self._by_name.get(source)
+        if keyed is not None and keyed.stage.recalled:
+            return self._told(keyed, key, schema, from_)
         if keyed is not None:
             ready = self._ready.pop((source, key), None)
             return ready or self._private(keyed, key, schema, from_)
         item = self._item(self._bound.inputs[source])
         shard = collections.shard(item)
         return arrangements.open(shard, lambda at: collections.snapshot(item, at), schema.names, key, from_)
+
+    def _told(self, keyed: KeyedStage, key: tuple[str, ...], schema: pa.Schema, from_: int) -> Arrangement:
+        """The answer that was told: computed again, it might be another one."""
+
+        def rows() -> Iterator[tuple[pa.Table, np.ndarray]]:
+            told = self._before().rename_columns([*schema.names, DIFF_COLUMN])
+            told = told.cast(pa.schema([*schema, pa.field(DIFF_COLUMN, pa.int64())]))
+            yield told, key_hash(told, key)
+
+        name = f"{_STAGE} told by {key}: {keyed.whole}"
+        return self._runtime.arrangements.private(name, schema, from_, rows)
 
     def _keyed_rows(
         self, keyed: KeyedStage, key: tuple[str, ...], at: int

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
 from tidemill.arrangements import ArrangementsOf
 from tidemill.catalog.state import CatalogState
 from tidemill.inputs.collections import Collections
+from tidemill.inputs.first_rows import describe_first, first_rows_of, follow_first
 from tidemill.inputs.followers import PolledFollower, QueryFollower, counted
 from tidemill.inputs.incremental import (
     describe_stages,
@@ -38,7 +40,8 @@ from tidemill.query.spark import SparkHost
 from tidemill.query.stage_queue import StageQueue
 from tidemill.query.write import Destination, write_rows
 from tidemill.sql.bind import BoundQuery, linearity, why_not_linear
-from tidemill.sql.plan.unkept import NotIncremental
+from tidemill.sql.plan.reproducible import check_reproducible
+from tidemill.sql.plan.unkept import NotIncremental, NotReproducible
 from tidemill.subscribe.follower import CollectionFollower, Follower
 from tidemill.subscribe.linear import LinearFollower, told_names
 from tidemill.subscribe.snapshot import LIMITS
@@ -129,15 +132,19 @@ def follow_query(
         from tidemill.inputs.temporal import follow_temporal
 
         return follow_temporal(runtime, catalog, bound, from_, before)
+
+    def first() -> pa.Table:
+        return evaluate(from_ - 1) if before is None else before()
+
     followers = [] if inputs.system else _open(runtime.collections, inputs, from_)
     try:
         if followers and due is None:
             by_id = dict(zip((item.id for item in inputs.items), followers, strict=True))
             named = {placeholder: by_id[relation] for placeholder, relation in bound.inputs.items()}
-            found = _on_changes(runtime, catalog, bound, named, from_)
+            found = _on_changes(runtime, catalog, bound, named, from_, first)
             if found is not None:
                 return found
-        first = evaluate(from_ - 1) if before is None else before()
+        held = first()
         holds = [follower.hold() for follower in followers]
     except BaseException:
         for follower in followers:
@@ -145,8 +152,8 @@ def follow_query(
         raise
     now = runtime.oracle.read_ts
     if inputs.system:
-        return PolledFollower(now, evaluate, from_, first, POLL_MS)
-    return QueryFollower([*followers, *(due or ())], evaluate, from_, first, lambda: now() + 1, holds)
+        return PolledFollower(now, evaluate, from_, held, POLL_MS)
+    return QueryFollower([*followers, *(due or ())], evaluate, from_, held, lambda: now() + 1, holds)
 
 
 def _on_changes(
@@ -155,6 +162,7 @@ def _on_changes(
     bound: BoundQuery,
     followers: Mapping[str, CollectionFollower],
     from_: int,
+    before: Callable[[], pa.Table],
 ) -> Follower | None:
     """The follower of a query that is not followed as a whole."""
     if is_linear(catalog, bound):
@@ -166,9 +174,31 @@ def _on_changes(
     except NotIncremental:
         pass
     try:
-        return follow_stages(runtime, catalog, bound, stages_to_follow(catalog, bound), followers, from_)
+        some = first_rows_of(catalog, bound)
+        if some is not None:
+            answer, inner = (
+                partial(answer_at, runtime, catalog),
+                partial(answer_at, runtime, catalog, some.inner),
+            )
+            rows = partial(
+                _on_changes, runtime, catalog, some.inner, followers, from_, partial(inner, from_ - 1)
+            )
+            return follow_first(some, bound, followers, rows, answer, before)
+        stages = stages_to_follow(catalog, bound)
+        return follow_stages(runtime, catalog, bound, stages, followers, from_, before)
     except NotIncremental:
         return None
+
+
+def has_one_answer(bound: BoundQuery) -> bool:
+    """Whether the result at a time comes out the same each time it is computed."""
+    try:
+        check_reproducible(bound.plan)
+    except NotReproducible:
+        return False
+    except NotIncremental:
+        pass
+    return True
 
 
 def is_linear(catalog: CatalogState, bound: BoundQuery) -> bool:
@@ -180,6 +210,9 @@ def followed_whole(catalog: CatalogState, bound: BoundQuery) -> NotIncremental |
     if is_linear(catalog, bound) or sums_to_follow(catalog, bound) is not None:
         return None
     try:
+        some = first_rows_of(catalog, bound)
+        if some is not None:
+            return followed_whole(catalog, some.inner)
         stages_to_follow(catalog, bound)
     except NotIncremental as e:
         return e
@@ -195,6 +228,9 @@ def described(catalog: CatalogState, bound: BoundQuery) -> list[str]:
         return describe_sums(catalog, bound, sums)
     because = followed_whole(catalog, bound)
     if because is None:
+        some = first_rows_of(catalog, bound)
+        if some is not None:
+            return describe_first(some, bound, described(catalog, some.inner))
         return describe_stages(catalog, bound)
     said = [f"as a whole, because of {because.because}"]
     return said if because.instead is None else [*said, f"  Instead: {because.instead}"]

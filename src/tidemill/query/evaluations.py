@@ -66,15 +66,30 @@ class Evaluations:
             self._members.add(member)
         return member
 
+    def come_back(self, member: Member) -> None:
+        """After it has left for a while."""
+        with self._came:
+            self._members.add(member)
+
     def leave(self, member: Member) -> None:
         """Idempotent."""
         with self._came:
             self._members.discard(member)
 
-    def evaluate(self, member: Member, pieces: Sequence[ChangePiece]) -> None:
-        """Fill in the pieces; raises the first one's error. Blocks."""
+    def evaluate(self, member: Member, pieces: Sequence[ChangePiece], *, apart: bool = False) -> None:
+        """Fill in the pieces; raises the first one's error. Blocks. `apart`: in a job of its own, because
+        they may well fail, which costs those of one job several."""
         if not pieces:
             return
+        if apart:
+            evaluate(self._host, pieces)
+        else:
+            self._together(member, pieces)
+        for piece in pieces:
+            if piece.error is not None:
+                raise piece.error
+
+    def _together(self, member: Member, pieces: Sequence[ChangePiece]) -> None:
         task = _Task(member, pieces)
         with self._came:
             self._waiting.append(task)
@@ -86,9 +101,6 @@ class Evaluations:
             self._lead()
         if task.error is not None:
             raise task.error
-        for piece in pieces:
-            if piece.error is not None:
-                raise piece.error
 
     def _lead(self) -> None:
         """One job. The leader's own task is the oldest, and so in it."""

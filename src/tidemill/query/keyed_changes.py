@@ -36,43 +36,34 @@ def evaluate_keys(
     """The rows of the query over the tables (by the names that it uses; `mz_diff` last, as the count of each
     row). `row_by_row`: it is filters and projections. Blocks. Raises what `query.run` raises."""
     job = Job(host, "changes")
-    views = {name: repeated(table) for name, table in tables.items()}
-    own = folded(views, row_by_row=row_by_row)
+    views = {name: _repeated(table) for name, table in tables.items()}
+    folded = row_by_row and max(t.num_rows for t in views.values()) <= FOLDED_ROWS
     small = max(t.num_rows for t in views.values()) <= LIMITS.small_rows
     with job.running(), host.lease(small=small) as slot:
         made: list[str] = []
         try:
             for name, table in views.items():
-                to_jdf(slot, table, host.scratch, folded=own).createOrReplaceTempView(name)
+                to_jdf(slot, table, host.scratch, folded=folded).createOrReplaceTempView(name)
                 made.append(name)
             frame = slot.jsession.sql(text)
         finally:
             for name in made:
                 slot.jsession.catalog().dropTempView(name)
-        return fetched(ResultStream(host, job, frame, schema), schema)
+        batches: list[pa.RecordBatch] = []
+        size = 0
+        with ResultStream(host, job, frame, schema) as stream:
+            for batch in stream:
+                size += batch.nbytes
+                if size > MAX_RESULT_BYTES:
+                    raise LimitExceeded(
+                        f"the changes of the query exceed {MAX_RESULT_BYTES >> 20} MB at once",
+                        sqlstate="54000",
+                    )
+                batches.append(batch)
+        return pa.Table.from_batches(batches, schema=schema)
 
 
-def fetched(results: ResultStream, schema: pa.Schema) -> pa.Table:
-    """All of the result, of which so much fits into memory."""
-    batches: list[pa.RecordBatch] = []
-    size = 0
-    with results as stream:
-        for batch in stream:
-            size += batch.nbytes
-            if size > MAX_RESULT_BYTES:
-                raise LimitExceeded(
-                    f"the changes of the query exceed {MAX_RESULT_BYTES >> 20} MB at once", sqlstate="54000"
-                )
-            batches.append(batch)
-    return pa.Table.from_batches(batches, schema=schema)
-
-
-def folded(tables: Mapping[str, pa.Table], *, row_by_row: bool) -> bool:
-    """Whether Spark works out the query while it plans."""
-    return row_by_row and max(t.num_rows for t in tables.values()) <= FOLDED_ROWS
-
-
-def repeated(table: pa.Table) -> pa.Table:
+def _repeated(table: pa.Table) -> pa.Table:
     """Each row as often as its count says."""
     counts = contiguous(table.column(DIFF_COLUMN)).to_numpy()
     rows = table.drop_columns([DIFF_COLUMN])

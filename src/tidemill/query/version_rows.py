@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tidemill.errors import Internal
 from tidemill.query.multiset import check_counts
 from tidemill.sql.plan.versions import VERSION
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
@@ -107,6 +108,12 @@ def unchanged_versions(touched: Touched, before: pa.Table, hashes: np.ndarray) -
     return pa.concat_tables([_taken(before, rows, 2 * numbers), _taken(before, rows, 2 * numbers + 1)])
 
 
+def same_in_all(times: int, rows: pa.Table) -> pa.Table:
+    """Rows (their count last) that are the same in all versions of so many times."""
+    which = np.tile(np.arange(rows.num_rows), 2 * times)
+    return _taken(rows, which, np.repeat(np.arange(2 * times), rows.num_rows))
+
+
 def loose_versions(times: np.ndarray, changes: pa.Table) -> pa.Table:
     """The versions of an input whose rows are independent of each other: a row that goes was there before,
     one that comes is there now."""
@@ -122,6 +129,45 @@ def _taken(rows: pa.Table, which: np.ndarray, version: np.ndarray) -> pa.Table:
     taken = rows.take(pa.array(which))
     place = taken.schema.get_field_index(DIFF_COLUMN)
     return taken.add_column(place, VERSION, pa.array(version.astype(np.int32)))
+
+
+def replaced(
+    touched: Touched,
+    found: tuple[pa.Table, np.ndarray],
+    numbers: np.ndarray,
+    before: tuple[pa.Table, np.ndarray],
+) -> pa.Table:
+    """The changes of the answers of the touched keys: `found` are their rows at the times of these numbers,
+    with the hashes of their keys, `before` those just before the first time. Each row has its count. The
+    answer of a key stays until the next time at which it is touched."""
+    (rows, hashes), (old, old_hashes) = found, before
+    keys, size = touched.keys, len(touched.times)
+    codes = np.searchsorted(keys, touched.hashes) * size + touched.numbers
+    place = np.searchsorted(codes, np.searchsorted(keys, hashes) * size + numbers)
+    inside = place < len(codes)
+    known = np.zeros(len(hashes), np.bool_)
+    known[inside] = (touched.hashes[place[inside]] == hashes[inside]) & (
+        touched.numbers[place[inside]] == numbers[inside]
+    )
+    if not known.all() or not np.isin(old_hashes, keys).all():
+        raise Internal("a stage gave rows of other keys than were asked for")
+    after = np.minimum(place + 1, max(len(codes) - 1, 0))
+    gone = (after > place) & (touched.hashes[after] == hashes)
+    first = touched.numbers[np.searchsorted(touched.hashes, old_hashes)]
+    parts = [
+        _at(rows, touched.times[numbers], 1),
+        _at(rows.filter(pa.array(gone)), touched.times[touched.numbers[after[gone]]], -1),
+        _at(old, touched.times[first], -1),
+    ]
+    return consolidate(pa.concat_tables(parts), RelationDesc()).sort_by(TIME_COLUMN)
+
+
+def _at(rows: pa.Table, times: np.ndarray, sign: int) -> pa.Table:
+    """The rows (their count last) as updates at these times."""
+    place = rows.num_columns - 1
+    counts = contiguous(rows.column(place)).to_numpy()
+    rows = rows.set_column(place, DIFF_COLUMN, pa.array(counts * sign))
+    return rows.add_column(place, TIME_COLUMN, pa.array(times.astype(np.int64)))
 
 
 def difference(found: pa.Table, times: np.ndarray, names: Sequence[str]) -> pa.Table:

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
 
 from tidemill import failpoints
-from tidemill.sinks.kafka_progress import PARTITION, Progress, last_progress
+from tidemill.sinks.kafka_progress import PARTITION, Progress, last_progress, wait_until_decided
 from tidemill.sinks.kafka_topic import LOOK_SECONDS, TopicPlace, place_of
 from tidemill.sinks.target import Check, SinkError, SinkPace, Written
 from tidemill.sources.contract import UpstreamError
@@ -130,6 +130,7 @@ class TransactionalTopic:
         self._last()  # a later process must not be fenced
         producer = self._start()
         self._wait(producer.init_transactions)
+        wait_until_decided(self._connection, self._progress, self._sink, self._check)
         last = self._last()
         self._check_same(last, place)
         self._topic_id = place.topic_id

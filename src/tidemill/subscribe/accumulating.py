@@ -22,7 +22,7 @@ from tidemill.sql.bind.accumulated import AccumulatedQuery, Sum
 from tidemill.sql.plan.versions import VERSION
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
-from tidemill.subscribe.key_local import KeyIndex
+from tidemill.subscribe.key_local_changes import KeyIndex
 from tidemill.subscribe.leaping import (
     MAX_LEAP_ROWS,
     CannotLeap,

@@ -3,36 +3,26 @@
 The query is a chain of stages (`sql.plan.stages`). For the keys that changes of a stage's inputs touch, the
 stage is evaluated over their rows just before and at the time of the changes; the difference is the change of
 its answer, and an input of the stages after it. The rows are looked up in arrangements of the inputs by these
-keys. The answer itself is not kept: that of the old rows comes out as it did before, which is a property of
-the stages (`sql.plan.reproducible`).
+keys. The answer itself is not kept where that of the old rows comes out as it did before, which is a property
+of the stages (`sql.plan.reproducible`). Otherwise it is: then it is looked up by the same key (`replaced`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from tidemill.arrangements import ArrangementLost, key_hash
+from tidemill.arrangements import ArrangementLost
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.persist.holds import Hold
-from tidemill.query.multiset import NegativeMultiplicity, add_up, negated, total
-from tidemill.query.version_rows import (
-    Touched,
-    difference,
-    loose_versions,
-    signed_versions,
-    unchanged_versions,
-    versions,
-)
 from tidemill.subscribe.changes import CollectionChanges
 from tidemill.subscribe.follower import Follower
+from tidemill.subscribe.key_local_changes import KeyIndex, RunningStage, StageChanges, TooMany, bare, times_of
 from tidemill.subscribe.leaping import MAX_LEAP_ROWS, CannotLeap, StillFailing, times_from, together
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
-from tidemill.types.columns import contiguous
 from tidemill.types.identity import consolidate
 from tidemill.types.kernels import pc
 from tidemill.types.model import RelationDesc
@@ -41,61 +31,6 @@ from tidemill.types.model import RelationDesc
 # evaluates many times at once.
 GATHER_ROWS = 100_000
 GATHER_SPANS = 256
-# The rows of one evaluation, over all versions. Several times are evaluated apart if they have more.
-MAX_VERSION_ROWS = 2_000_000
-
-
-class KeyIndex(Protocol):
-    """An arrangement: the rows of a collection by the hash of a key, as `tidemill.arrangements` keeps
-    them."""
-
-    def lookup(self, hashes: np.ndarray, before: int) -> pa.Table: ...
-
-    def count(self, hashes: np.ndarray) -> int: ...
-
-    def append(self, updates: pa.Table, hashes: np.ndarray, upper: int) -> None: ...
-
-    def compact(self, to: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedInput:
-    """`name` is what the stage's query calls it, `source` the relation's placeholder or the stage that it is.
-    `key` are columns of it, and `index` has its rows by them; both are empty for an input of which the
-    changes alone are needed. `schema` is that of its columns."""
-
-    name: str
-    source: str
-    schema: pa.Schema
-    key: tuple[str, ...] = ()
-    index: KeyIndex | None = None
-
-    def hashes(self, rows: pa.Table) -> np.ndarray:
-        return key_hash(rows, self.key)
-
-
-@dataclass(frozen=True, slots=True)
-class RunningStage:
-    """`evaluate` gives the stage's rows, with their version last, over the versions of the inputs, `whole`
-    its whole answer at a time, each row once with its count. Of the inputs that are `linear` the changes
-    alone are needed while the others stay as they are. `names` are those of its columns; `empty` has
-    them, the time and the diff."""
-
-    name: str
-    inputs: tuple[KeyedInput, ...]
-    linear: frozenset[str]
-    evaluate: Callable[[Mapping[str, pa.Table]], pa.Table]
-    whole: Callable[[int], pa.Table]
-    names: tuple[str, ...]
-    empty: pa.Table
-    # Of a stage that keeps sums: its own rows, by the key of the groups; its inputs have no index.
-    sums: KeyedInput | None = None
-
-
-class _TooMany(Exception):
-    """The versions of these times have more rows than one evaluation may."""
 
 
 @dataclass(slots=True)
@@ -133,10 +68,9 @@ class KeyLocalFollower:
         self._holds = holds
         # An error of an expression, to be raised after all earlier changes.
         self._failure: TidemillError | None = None
+        self._changes = StageChanges()
         # From here on the query may have an answer again.
         self._leapt = self._position
-        # By stage: its whole answer, if it was computed at the last time at which its inputs changed.
-        self._answers: dict[str, tuple[int, pa.Table]] = {}
 
     def advance(self) -> CollectionChanges | None:
         if self._failure is not None:
@@ -172,11 +106,12 @@ class KeyLocalFollower:
             self._leapt = until
             return StillFailing(first, until)
         at = int(times[0])
+        self._changes.forget()
         try:
             updates = self._step(together(self._waiting(at + 1), at), lower, at + 1)
         except Unavailable:
             raise
-        except _TooMany:
+        except TooMany:
             raise CannotLeap from None
         except TidemillError as e:
             self._leapt = at + 1
@@ -197,6 +132,8 @@ class KeyLocalFollower:
         try:
             done, found = self._evaluate(tables, lower, end)
         except ArrangementLost:
+            if any(stage.recalled is not None for stage in self._stages):
+                raise  # another answer may have been told
             self._close_indexes()
             self._stages = self._open_stages(lower)
             done, found = self._evaluate(tables, lower, end)
@@ -230,7 +167,7 @@ class KeyLocalFollower:
         if rows.num_rows:
             # The query may not use the columns in which rows differ.
             rows = consolidate(rows.select([*given.columns, TIME_COLUMN, DIFF_COLUMN]), RelationDesc())
-            given.waiting.append(_bare(rows))
+            given.waiting.append(bare(rows))
         return not changes.idle
 
     def _waiting(self, until: int) -> dict[str, pa.Table]:
@@ -256,8 +193,8 @@ class KeyLocalFollower:
             return upper, [self._step(tables, lower, upper)]
         except Unavailable:
             raise
-        except (TidemillError, _TooMany) as e:
-            times = np.unique(np.concatenate([_times(t) for t in tables.values()]))
+        except (TidemillError, TooMany) as e:
+            times = np.unique(np.concatenate([times_of(t) for t in tables.values()]))
             if len(times) == 1 and isinstance(e, TidemillError):
                 self._failure = e
                 first = int(times[0])
@@ -282,12 +219,10 @@ class KeyLocalFollower:
             changes = {i.name: known[i.source] for i in stage.inputs if i.source in known}
             keyed = [i for i in stage.inputs if i.name in changes and (i.index or stage.sums)]
             hashes = {i.name: i.hashes(changes[i.name]) for i in keyed}
-            if stage.sums is None:
-                updates = self._changes(stage, changes, hashes, lower)
-            else:
-                updates = _changed_sums(stage, stage.sums, changes, hashes, lower)
-                if stage.sums.index is not None and updates.num_rows:
-                    appended.append((stage.sums.index, updates, stage.sums.hashes(updates)))
+            updates = self._changes.of(stage, changes, hashes, lower)
+            own = stage.own
+            if own is not None and own.index is not None and updates.num_rows:
+                appended.append((own.index, updates, own.hashes(updates)))
             for each in stage.inputs:
                 if each.index is not None and each.name in changes:
                     appended.append((each.index, changes[each.name], hashes[each.name]))
@@ -301,71 +236,8 @@ class KeyLocalFollower:
             index.compact(upper)
         return updates
 
-    def _changes(
-        self,
-        stage: RunningStage,
-        changes: Mapping[str, pa.Table],
-        hashes: Mapping[str, np.ndarray],
-        lower: int,
-    ) -> pa.Table:
-        """The changes of a stage's answer; `hashes` are those of the keys of the changes."""
-        if not changes:
-            return stage.empty
-        times = np.unique(np.concatenate([_times(t) for t in changes.values()]))
-        # Where that helps, the inputs change one after the other at each time.
-        ways = len(stage.inputs) if stage.linear else 1
-        steps = {
-            each.name: np.searchsorted(times, _times(changes[each.name])) * ways + number % ways
-            for number, each in enumerate(stage.inputs)
-            if each.name in changes
-        }
-        reached = np.unique(np.concatenate(list(steps.values())))
-        touched = Touched.of(reached, list(hashes.values()), [steps[n] for n in hashes])
-        asked: dict[str, Touched] = {}
-        for number, each in enumerate(stage.inputs):
-            if each.index is not None:
-                alone = each.name in stage.linear
-                asked[each.name] = touched.where(reached % ways != number) if alone else touched
-        # Counted before they are read: they may be most of a collection.
-        found = sum(i.index.count(asked[i.name].keys) for i in stage.inputs if i.index is not None)
-        if found > MAX_VERSION_ROWS:
-            return self._at_once(stage, times)
-        tables: dict[str, pa.Table] = {}
-        for each in stage.inputs:
-            own = _no_changes(each.schema)
-            if each.name in changes:
-                own = changes[each.name]
-                place = own.schema.get_field_index(TIME_COLUMN)
-                own = own.set_column(place, TIME_COLUMN, pa.array(steps[each.name]))
-            if each.index is None:
-                tables[each.name] = loose_versions(reached, own)
-                continue
-            of_keys, alone = asked[each.name], each.name in stage.linear
-            before = _bare(each.index.lookup(of_keys.keys, lower).select([*each.schema.names, DIFF_COLUMN]))
-            of = hashes.get(each.name, _NO_HASHES)
-            rows = versions(of_keys, before, each.hashes(before), own, of)
-            tables[each.name] = pa.concat_tables([rows, loose_versions(reached, own)]) if alone else rows
-        if sum(map(total, tables.values())) > MAX_VERSION_ROWS:
-            return self._at_once(stage, times)
-        self._answers.pop(stage.name, None)
-        return difference(stage.evaluate(tables), times[reached // ways], stage.names)
-
-    def _at_once(self, stage: RunningStage, times: np.ndarray) -> pa.Table:
-        """The changes of a stage's whole answer; of one time, so that it need not be computed for others."""
-        if len(times) > 1:
-            raise _TooMany
-        at = int(times[0])
-        last = self._answers.pop(stage.name, None)
-        # Since then nothing has changed, unless this is another attempt at the same time.
-        before = last[1] if last is not None and last[0] < at else stage.whole(at - 1)
-        now = stage.whole(at)
-        changed = add_up([now, negated(before)]).rename_columns([*stage.names, DIFF_COLUMN])
-        self._answers[stage.name] = (at, now)
-        stamps = pa.array(np.full(changed.num_rows, at))
-        return changed.add_column(len(stage.names), TIME_COLUMN, stamps)
-
     def _indexes(self) -> list[KeyIndex]:
-        read = [i for s in self._stages for i in (*s.inputs, *(() if s.sums is None else (s.sums,)))]
+        read = [i for s in self._stages for i in (*s.inputs, *(() if s.own is None else (s.own,)))]
         return [i.index for i in read if i.index is not None]
 
     def _close_indexes(self) -> None:
@@ -380,48 +252,5 @@ class KeyLocalFollower:
             hold.release()
 
 
-def _changed_sums(
-    stage: RunningStage,
-    sums: KeyedInput,
-    changes: Mapping[str, pa.Table],
-    hashes: Mapping[str, np.ndarray],
-    lower: int,
-) -> pa.Table:
-    """The changes of the sums of the touched groups."""
-    if not changes or sums.index is None:
-        return stage.empty
-    times = np.unique(np.concatenate([_times(t) for t in changes.values()]))
-    touched = Touched.of(times, list(hashes.values()), [_times(changes[n]) for n in hashes])
-    tables = {
-        i.name: signed_versions(
-            touched, changes.get(i.name, _no_changes(i.schema)), hashes.get(i.name, _NO_HASHES)
-        )
-        for i in stage.inputs
-    }
-    if len(times) > 1 and sum(map(total, tables.values())) > MAX_VERSION_ROWS:
-        raise _TooMany
-    before = sums.index.lookup(touched.keys, lower).select([*sums.schema.names, DIFF_COLUMN])
-    tables[sums.name] = unchanged_versions(touched, before, sums.hashes(before))
-    found = stage.evaluate(tables)
-    rows = found.column(len(sums.key))
-    if found.num_rows and pc.min(rows).as_py() < 0:
-        raise NegativeMultiplicity(-pc.min(rows).as_py(), "one of a group whose sums are kept")
-    return difference(found, times, stage.names)
-
-
 _NO_HASHES = np.zeros(0, np.uint64)
 _NOTHING = pa.table({TIME_COLUMN: pa.array([], pa.int64()), DIFF_COLUMN: pa.array([], pa.int64())})
-
-
-def _bare(rows: pa.Table) -> pa.Table:
-    """Without what schemas say beside names and types."""
-    return pa.table(rows.columns, names=rows.schema.names)
-
-
-def _no_changes(schema: pa.Schema) -> pa.Table:
-    more = [pa.field(TIME_COLUMN, pa.int64()), pa.field(DIFF_COLUMN, pa.int64())]
-    return pa.schema([*schema, *more]).empty_table()
-
-
-def _times(updates: pa.Table) -> np.ndarray:
-    return contiguous(updates.column(TIME_COLUMN)).to_numpy()

@@ -110,7 +110,7 @@ class LinearFollower:
         at = int(times[0])
         taken = self._take(at + 1)
         try:
-            updates = self._evaluate(together(taken, at))
+            updates = self._evaluate(together(taken, at), apart=True)
         except Unavailable:
             raise
         except TidemillError as e:
@@ -118,6 +118,7 @@ class LinearFollower:
             self._leapt = at + 1
             return StillFailing(at, at + 1, e)
         self._failure = None
+        self._evaluations.come_back(self._member)
         self.frontier = at + 1
         return CollectionChanges(updates, lower, at + 1)
 
@@ -156,14 +157,14 @@ class LinearFollower:
             given, rows = self._inputs[name], table.filter(pc.greater_equal(table.column(TIME_COLUMN), from_))
             given.waiting = rows if given.waiting is None else pa.concat_tables([rows, given.waiting])
 
-    def _evaluate(self, tables: Mapping[str, pa.Table]) -> pa.Table:
+    def _evaluate(self, tables: Mapping[str, pa.Table], *, apart: bool = False) -> pa.Table:
         """The query's updates, each row of a time once, in the order of time."""
         pieces = [
             ChangePiece(formula, table)
             for name, table in tables.items()
             for formula in self._inputs[name].formulas
         ]
-        self._evaluations.evaluate(self._member, pieces)
+        self._evaluations.evaluate(self._member, pieces, apart=apart)
         rows = [self._stamped(piece) for piece in pieces]
         updates = pa.concat_tables(rows) if rows else self._schema.empty_table()
         if updates.num_rows:
@@ -197,6 +198,8 @@ class LinearFollower:
             except TidemillError as e:
                 bad, error = middle, e
         self._failure = error
+        # The others need not wait for it.
+        self._evaluations.leave(self._member)
         self._put_back(tables, times[good])
         lower, self.frontier = self.frontier, times[good]
         if times[good] == lower:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidemill.query.stage_queue import StageQueue
 from tidemill.sql.bind.incremental import SUMS, KeyedStage
 from tidemill.sql.plan.unkept import NotIncremental
-from tidemill.subscribe.key_local import KeyedInput, KeyIndex, RunningStage
+from tidemill.subscribe.key_local_changes import KeyedInput, KeyIndex, RunningStage
 from tidemill.types.arrow import DIFF_COLUMN, TIME_COLUMN
 
 # The index of a source (a placeholder or a stage's name) by these columns of it.
@@ -39,7 +39,7 @@ def running_stages(
                 index = None if loose else open_index(each.source, each.key, schema)
                 if index is not None:
                     opened.append(index)
-                inputs.append(KeyedInput(each.name, each.source, schema, each.key, index))
+                inputs.append(KeyedInput(each.name, each.source, schema, each.key, index, each.single))
             columns = pa.schema(list(keyed.schema)[:-1])
             schemas[keyed.stage.name] = columns
             sums = None
@@ -48,7 +48,15 @@ def running_stages(
                 index = open_index(keyed.stage.name, groups, columns)
                 opened.append(index)
                 sums = KeyedInput(SUMS, keyed.stage.name, columns, groups, index)
-            _check_keys([*inputs, *(() if sums is None else (sums,))])
+            recalled = None
+            if keyed.stage.recalled:
+                name, key = keyed.stage.name, keyed.stage.recalled
+                recalled = KeyedInput("", name, columns, key, open_index(name, key, columns))
+                if recalled.index is not None:
+                    opened.append(recalled.index)
+                if any(i.index is None for i in inputs):
+                    raise NotIncremental("an input without a key")
+            _check_keys([*inputs, *(i for i in (sums, recalled) if i is not None)])
             stamps = [pa.field(TIME_COLUMN, pa.int64()), pa.field(DIFF_COLUMN, pa.int64())]
             made.append(
                 RunningStage(
@@ -60,6 +68,7 @@ def running_stages(
                     tuple(columns.names),
                     pa.schema([*columns, *stamps]).empty_table(),
                     sums,
+                    recalled,
                 )
             )
     except BaseException:

@@ -184,15 +184,16 @@ class SubscriptionStream:
             yield changes
         tail, reader = open_tail(), TailReader(self._buffer, self._on_behind)
         self._joined = (tail, reader)
-        joined = await tail.join(reader)
-        # The tail may have begun after our position.
-        while own.frontier < joined:
-            changes = await self._blocking(own.advance)
-            if changes is not None:
-                yield changes
-        told = own.frontier
+        joined = told = await tail.join(reader)
+        if not tail.took(own):
+            # The tail may have begun after our position.
+            while own.frontier < joined:
+                changes = await self._blocking(own.advance)
+                if changes is not None:
+                    yield changes
+            told = own.frontier
+            self._pool.submit(own.close)
         self._own = None
-        self._pool.submit(own.close)
         del own, open_tail, changes
         while True:
             self._idle = not reader.ready

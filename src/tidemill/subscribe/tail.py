@@ -110,6 +110,7 @@ class Tail:
         self._open: Callable[[], Follower] | None = open_
         self._pool = pool
         self._gone = gone
+        self._follower: Follower | None = None
         self._readers: set[TailReader] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -136,6 +137,10 @@ class Tail:
         if self._frontier is None:
             raise await _error_of(reader)
         return self._frontier
+
+    def took(self, follower: Follower) -> bool:
+        """Whether the tail has continued with this follower, and closes it."""
+        return self._follower is follower
 
     def leave(self, reader: TailReader) -> None:
         self._readers.discard(reader)
@@ -168,7 +173,7 @@ class Tail:
             open_, self._open = self._open, None
             if open_ is None:
                 raise Internal("a tail runs once")
-            follower = await self._blocking(open_)
+            follower = self._follower = await self._blocking(open_)
             del open_
             self._frontier = follower.frontier
             self._opened.set()

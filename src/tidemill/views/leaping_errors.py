@@ -31,7 +31,6 @@ class LeapingErrors:
         self.follower = follower
         # The query has had an answer again; the follower goes on.
         self.settled = False
-        self.behind = True
         self._answer = answer
         self._empty = empty
         self._told = False
@@ -44,7 +43,6 @@ class LeapingErrors:
             at, self.frontier = self.frontier, self.frontier + 1
             return Span(self._empty, self.frontier, ((self.error, at, 1),))
         found = self.follower.leap()
-        self.behind = found is not None
         if found is None:
             return None
         self.frontier = found.upper

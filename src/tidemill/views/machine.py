@@ -143,7 +143,7 @@ class ViewMachine:
         inputs = self.program.inputs
         if any(each.complete() == 0 for each in inputs):
             return False
-        at = max([self.item.created, *(each.shard.since for each in inputs)])
+        at = max([self.item.created, *(each.first() for each in inputs)])
         if any(each.complete() <= at for each in inputs) or (not inputs and self.program.now() <= at):
             return False
         try:

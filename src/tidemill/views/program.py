@@ -49,6 +49,10 @@ class ProgramInput(Protocol):
         """The collection is complete before it, and all of that is in its log; 0 while it cannot be read."""
         ...
 
+    def first(self) -> int:
+        """The earliest time at which it can be read."""
+        ...
+
     def hold(self, at: int) -> Hold:
         """Keep the collection's history from `at` on. Raises InvalidAsOf."""
         ...
@@ -122,6 +126,9 @@ class ViewInput:
 
     def complete(self) -> int:
         return self.collections.complete(self.item)
+
+    def first(self) -> int:
+        return self.collections.first(self.item)
 
     def hold(self, at: int) -> Hold:
         shard = self.shard

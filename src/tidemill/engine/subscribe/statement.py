@@ -31,7 +31,7 @@ from tidemill.errors import InvalidTransactionState, Notice, TidemillError, Unsu
 from tidemill.inputs.collections import RelationDropped, relation_dropped
 from tidemill.inputs.followers import stamped
 from tidemill.inputs.opened import QueryInputs, SystemRows
-from tidemill.inputs.queries import answer_at, follow_query, is_linear
+from tidemill.inputs.queries import answer_at, follow_query, has_one_answer, is_linear
 from tidemill.inputs.timelines import check_ours
 from tidemill.inputs.view_failures import explain_failure
 from tidemill.persist.snapshot import InvalidAsOf
@@ -131,8 +131,10 @@ class SubscribePlan:
 
             answer = partial(answer_at, runtime, catalog, bound, system=system)
             following = partial(follow_query, runtime, catalog, bound, system=system)
-            # The system relations depend on the session, so this is not shared.
-            whose = reader.values.process_id if self.inputs.system else None
+            # The system relations depend on the session, so this is not shared; and where SQL allows several
+            # answers, each subscription has its own.
+            alone = not has_one_answer(bound)
+            whose = object() if alone else reader.values.process_id if self.inputs.system else None
             # The same at all times, whatever mz_now() is.
             text = bound.with_session(replace(bound.session, mz_now=0)).sql()
             followed = FollowedKey(("query", text, whose), shards, self.inputs.ids)
@@ -154,7 +156,7 @@ class SubscribePlan:
                         raise
 
             def latest() -> Follower:
-                return following(own.frontier)
+                return own if alone else following(own.frontier)
 
         hub = self.reader.subscriptions.hub
 

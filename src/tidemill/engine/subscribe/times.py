@@ -102,10 +102,11 @@ class Times:
         """Holds the first time from `at` on at which all inputs can be read. Blocks."""
         if self.inputs.system or not self.inputs.items:
             at = max(at, self.reader.runtime.oracle.read_ts())
-        shards = [self.reader.runtime.collections.shard(item) for item in self.inputs.items]
+        collections = self.reader.runtime.collections
+        shards = [collections.shard(item) for item in self.inputs.items]
         while True:
             # Since may advance between the check and the hold.
-            at = max([at, *(shard.since for shard in shards)])
+            at = max([at, *(collections.first(item) for item in self.inputs.items)])
             holds = _holds(shards, at)
             if len(holds) == len(shards):
                 return at, holds

@@ -95,6 +95,8 @@ class _Opened:
     tables: dict[ItemId, _Table] = field(default_factory=dict[ItemId, _Table])
     # Everything that there was at the last look is behind a cut, or waits for something.
     caught_up: bool = False
+    # A decision waits for its time: a table that has just joined has not yet what is before it.
+    undecided: bool = False
     # There is nothing new before this time.
     look_again: int = 0
     # Records of all tables that are seen before the next decision.
@@ -209,7 +211,7 @@ class TransactionGroup:
             table = None if opened is None else opened.tables.get(table_id)
             if opened is None or table is None or table.queue or not opened.caught_up:
                 return None
-            if not table.topic.changes.joined:
+            if opened.undecided or not table.topic.changes.joined:
                 return None
             since = self._since(self.id)
             return None if since is None or since >= self._promised else since
@@ -317,10 +319,12 @@ class TransactionGroup:
         floor = max(self._promised, opened.shard.upper, *floors)
         due = at if caught_up and at >= floor else floor
         facts = self._facts(opened, cut, due)
-        if facts != opened.shard.latest:
+        opened.undecided = facts != opened.shard.latest
+        if opened.undecided:
             if due > now:
                 return
             self._decide(opened, cut, facts, due)
+            opened.undecided = False
         opened.caught_up = caught_up
         if not caught_up:
             # While tasks read what was decided.

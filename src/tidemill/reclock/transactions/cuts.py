@@ -372,6 +372,9 @@ def _seen_of(topic: TopicChanges, places: Mapping[int, np.ndarray], log: Transac
         counted &= runs.keys[within] == log.announced.keys[at]
         within, at = within[counted], at[counted]
         found.append(_Seen(at, runs.runs[within], runs.firsts[within], runs.counts[within]))
+    if not found:  # the topic has no records yet
+        nothing = np.zeros(0, np.int64)
+        return _Seen(nothing, nothing, nothing, nothing)
     columns = [np.concatenate([getattr(each, name) for each in found]) for name in _Seen.__slots__]
     order = np.argsort(columns[0], kind="stable")
     return _Seen(*(column[order] for column in columns))

@@ -114,6 +114,10 @@ class Admin:
         """The last stable offset of each partition. Raises NoTopic, Unreachable."""
         return self._offsets(topic, partitions, _LATEST, seconds)
 
+    def written(self, topic: str, partitions: Collection[int], seconds: float) -> dict[int, int]:
+        """The end of each partition, with the records of open transactions. Raises NoTopic, Unreachable."""
+        return self._offsets(topic, partitions, _LATEST, seconds, IsolationLevel.READ_UNCOMMITTED)
+
     def starts(self, topic: str, partitions: Collection[int], seconds: float) -> dict[int, int]:
         """The first available offset of each partition. Raises NoTopic, Unreachable."""
         return self._offsets(topic, partitions, _EARLIEST, seconds)
@@ -177,23 +181,33 @@ class Admin:
         return self._client.describe_topics(TopicCollection([topic]), request_timeout=seconds)[topic]
 
     def _ask_offsets(
-        self, topic: str, partitions: Collection[int], spec: OffsetSpec, seconds: float
+        self,
+        topic: str,
+        partitions: Collection[int],
+        spec: OffsetSpec,
+        seconds: float,
+        level: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[TopicPartition, Future[Any]]:
         wanted = {TopicPartition(topic, partition): spec for partition in partitions}
         if not wanted:
             return {}
-        level = IsolationLevel.READ_COMMITTED
         return self._client.list_offsets(wanted, isolation_level=level, request_timeout=seconds)
 
     def _offsets(
-        self, topic: str, partitions: Collection[int], spec: OffsetSpec, seconds: float
+        self,
+        topic: str,
+        partitions: Collection[int],
+        spec: OffsetSpec,
+        seconds: float,
+        level: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[int, int]:
         """Retries while leaders change, which takes some milliseconds after the creation of a topic."""
         deadline = time.monotonic() + seconds
         while True:
             left = max(deadline - time.monotonic(), _PAUSE_SECONDS)
             try:
-                return self._all_offsets(self._ask_offsets(topic, partitions, spec, left), topic, left)
+                asked = self._ask_offsets(topic, partitions, spec, left, level)
+                return self._all_offsets(asked, topic, left)
             except NoLeader:
                 if time.monotonic() + _PAUSE_SECONDS > deadline:
                     raise

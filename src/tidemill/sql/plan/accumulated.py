@@ -88,17 +88,18 @@ def _parts(call_: Aggregate) -> tuple[Aggregate, ...] | None:
         if name == "avg" and arg.type.kind in _INTEGERS:
             arg = Convert(NUMERIC, arg)
         added = Aggregate(call_.type, _function("sum", arg), (arg,), where=call_.where)
-        return added, _count(call_.args[0], call_.where)
+        return added, count_of(call_.args[0], call_.where)
     if name in ("bool_and", "every", "bool_or"):
         true = Op(BOOL, "and", (arg, call_.where), lambda a: and_(*a)) if call_.where is not None else arg
         false: BoundNode = Op(BOOL, "not", (arg,), lambda a: not_(a[0]))
         if call_.where is not None:
             false = Op(BOOL, "and", (false, call_.where), lambda a: and_(*a))
-        return _count(None, true), _count(None, false)
+        return count_of(None, true), count_of(None, false)
     return None
 
 
-def _count(arg: BoundNode | None, where: BoundNode | None) -> Aggregate:
+def count_of(arg: BoundNode | None, where: BoundNode | None) -> Aggregate:
+    """The number of rows, or of values."""
     return Aggregate(INT8, _function("count", arg), () if arg is None else (arg,), where=where)
 
 

@@ -75,6 +75,10 @@ def explain_key(key: Sequence[BoundNode]) -> str:
     return _Explained().listed(key)
 
 
+def explain_order(order: Sequence[SortKey]) -> str:
+    return _Explained().order(order)
+
+
 class _Explained:
     def __init__(self) -> None:
         # Subqueries in expressions of the operator at hand, which are shown below it.

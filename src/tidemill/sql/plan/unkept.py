@@ -9,3 +9,7 @@ class NotIncremental(Exception):
     def __init__(self, because: str, instead: str | None = None) -> None:
         self.because = because
         self.instead = instead
+
+
+class NotReproducible(NotIncremental):
+    """Of a plan whose answer over some rows is not the same each time, but one of those that SQL allows."""
