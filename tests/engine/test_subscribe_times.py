@@ -46,7 +46,7 @@ class Reader:
             Oracle(Lease(), ManualClock(1_000)),
             explicit=True,
             started=datetime.fromtimestamp(0.9, UTC),
-            collections=SimpleNamespace(shard=lambda _: self.shard),
+            collections=SimpleNamespace(shard=lambda _: self.shard, first=lambda _: self.shard.since),
         )
 
     def times(self, text: str, meanwhile: Callable[[], object] = lambda: None) -> Bounds:

@@ -15,7 +15,7 @@ from support.shards import DESC, Model, append, check_contents, check_files, con
 from tidemill import failpoints
 from tidemill.errors import DataCorrupted
 from tidemill.failpoints import FailpointError
-from tidemill.persist import checkpoint, compact, maintain
+from tidemill.persist import checkpoint, committer, compact, maintain
 from tidemill.persist.blob import Blobs, open_blobs
 from tidemill.persist.cache import PartCache
 from tidemill.persist.log import entry_path, list_log
@@ -39,8 +39,10 @@ def a(k: int, t: int, diff: int = 1) -> tuple[tuple[int | None, str | None], int
     return ((k, "x"), t, diff)
 
 
-def test_a_long_life_stays_small() -> None:
-    """A key that is overwritten every tick, as a busy table is: parts, log and disk stay bounded."""
+def test_a_long_life_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is overwritten every tick, as a busy table is: parts, log and disk stay bounded. Many
+    entries came before, more than one in a millisecond."""
+    monkeypatch.setattr(committer, "_stamped", committer.wall_ms() + 60_000)
     with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
         blobs = open_blobs(folder)
         settings = Settings(checkpoint_every=50, clean_after_seconds=0)

@@ -196,7 +196,7 @@ class SourceMachine:
         # It is not readable before this time.
         self._first_since = 0
         # When it first caught up, if that was in this life. since may be earlier while readers wait for it.
-        self.hydrated_at = 0
+        self._hydrated_at = 0
         self.set_feeds(feeds)
         # A source is readable from the time at which it first caught up. since moves there.
         self.hydrated = all(f.shard.since > timing.created for f in self._original())
@@ -286,6 +286,12 @@ class SourceMachine:
         done = self._complete.get(shard_id, 0)
         times = (work.binding.time for work in pending if shard_id in work.shards)
         return next((time for time in times if done <= time), promised)
+
+    def hydrated_at(self, shard_id: str) -> int:
+        """When an output's rows first had all of the upstream, if that was in this life; else 0. Also 0 if
+        they have times of their own, or if the output was created later."""
+        feed = next((f for f in self._original() if f.rows.id == shard_id), None)
+        return 0 if feed is None or feed.line is not None else self._hydrated_at
 
     @property
     def begins_table(self) -> bool:
@@ -626,7 +632,7 @@ class SourceMachine:
         self._promise(since + 1)
         for feed in original:
             feed.shard.downgrade_since(since, record=True)
-        self.hydrated, self.hydrated_at = True, since
+        self.hydrated, self._hydrated_at = True, since
 
     # -- history
 

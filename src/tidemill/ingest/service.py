@@ -466,7 +466,7 @@ class Ingestion:
     def hydrated_at(self, item: Source | SourceTable) -> int:
         """When it first caught up, if that was in this life; else 0."""
         slot = self._source(item).slot
-        return 0 if slot is None else slot.machine.hydrated_at
+        return 0 if slot is None or item.shard is None else slot.machine.hydrated_at(item.shard)
 
     def report(self, item: Source | SourceTable | SourceProgress) -> Report:
         return self._source(item).report

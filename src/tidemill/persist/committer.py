@@ -78,6 +78,11 @@ def _stamp() -> int:
         return _stamped
 
 
+def stamps_ms() -> int:
+    """Now, by the clock of the stamps: ahead of the wall clock after more than one entry in a millisecond."""
+    return max(_stamped, wall_ms())
+
+
 def _since_boot() -> float:
     # Counts while the machine sleeps, unlike the monotonic clock.
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tidemill import failpoints
 from tidemill.persist.blob import Blobs
-from tidemill.persist.committer import Committer
+from tidemill.persist.committer import Committer, stamps_ms
 from tidemill.persist.holds import Holds
 from tidemill.persist.log import log_folder
 
@@ -31,7 +31,7 @@ _COMPACTION = re.compile(r"compact-e(\d+)-(\w+)")
 
 def sweep_removed(committer: Committer, holds: Holds, keep_seconds: float, limit: int = SWEEP_BATCH) -> int:
     """Delete removed parts that are due; returns how many."""
-    horizon = int((time.time() - keep_seconds) * 1000)
+    horizon = stamps_ms() - int(keep_seconds * 1000)
     with committer.changed:
         # A reader that pinned version v reads the parts live at v: all parts removed after v stay.
         pinned = holds.oldest_version()
